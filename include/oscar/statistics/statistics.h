@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "oscar/linalg/matrix.h"
+
+namespace oscar {
+
+/// Second moments of one decoder layer's attention, as sums over tokens in float64 (contract, section 5).
+/// One entry of each vector per KV head; query and output sums run over the g grouped query heads too.
+struct LayerStatistics {
+  int kv_heads = 0;
+  int q_heads = 0;
+  int head_dim = 0;   ///< D of queries and keys
+  int value_dim = 0;  ///< Dv of values and attention outputs
+  std::int64_t tokens = 0;
+
+  std::vector<Matrix> query_outer;           ///< [H_kv][D,D]   Σ qᵀq, post-RoPE
+  std::vector<Vector> query_sum;             ///< [H_kv][D]
+  std::vector<Matrix> key_outer;             ///< [H_kv][D,D]   Σ kᵀk, post-RoPE
+  std::vector<Vector> key_sum;               ///< [H_kv][D]
+  std::vector<Matrix> value_outer;           ///< [H_kv][Dv,Dv] Σ vᵀv
+  std::vector<Vector> value_sum;             ///< [H_kv][Dv]
+  std::vector<Matrix> output_outer;          ///< [H_kv][Dv,Dv] Σ oᵀo, o before W_o: the exact C_S
+  std::vector<Matrix> weighted_value_outer;  ///< [H_kv][Dv,Dv] Σ w_t vᵀv, Σ w = tokens: the surrogate C_S
+
+  /// Query heads that share a KV head.
+  int group() const { return q_heads / kv_heads; }
+  /// Rows behind query_outer and output_outer: tokens × group.
+  std::int64_t query_rows() const { return tokens * group(); }
+
+  /// All-zero sums of these shapes.
+  static LayerStatistics zeros(int kv_heads, int q_heads, int head_dim, int value_dim);
+  /// Adds another run's sums. Throws InputError if the shapes differ.
+  void merge(const LayerStatistics& other);
+};
+
+/// What one calibration run measured, and on what.
+struct Statistics {
+  std::string model;                  ///< as the user named it
+  std::string model_fingerprint;      ///< Checkpoint::fingerprint()
+  std::string tokenizer_fingerprint;  ///< Tokenizer::fingerprint()
+  std::string dataset_sha256;         ///< TokenBatch::sha256()
+  std::string tool_version;
+  std::string precision;              ///< of the forward pass: "fp32" or "bf16"
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  std::int64_t sequence_length = 0;
+  bool surrogate_additive = true;     ///< false after a merge: each file's own weights were summed
+  std::map<int, LayerStatistics> layers;  ///< by global decoder id; only full-attention layers
+};
+
+/// Sum of several runs of one model, to the same bytes whatever the order of the arguments (they are sorted
+/// by dataset hash before adding). Throws InputError if the models differ, the layers differ, or the same
+/// data comes twice.
+Statistics merge(std::vector<Statistics> parts);
+
+/// Writes statistics.h5 atomically, by the HDF5 C API; the same statistics give the same bytes.
+void save_statistics(const std::filesystem::path& path, const Statistics& statistics);
+
+/// Reads statistics.h5. Throws InputError naming the file, the group and what was expected if it is not a
+/// statistics file, of a newer format version, misshapen, asymmetric or holds non-finite numbers.
+Statistics load_statistics(const std::filesystem::path& path);
+
+}  // namespace oscar

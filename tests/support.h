@@ -1,0 +1,69 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "oscar/core/device.h"
+
+namespace oscar::test {
+
+/// A file of tests/fixtures.
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(OSCAR_FIXTURES) / name;
+}
+
+/// A file of the data folder beside the checkout; a test that needs it says so and is skipped without it.
+inline std::filesystem::path shared(const std::string& name) {
+  return std::filesystem::path(OSCAR_SHARED) / name;
+}
+
+/// A fresh folder, removed at the end of the test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "oscar-test-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace oscar::test
+
+/// Skips the test with a reason when a file is not there.
+#define OSCAR_NEEDS(path)                                                     \
+  do {                                                                        \
+    if (!std::filesystem::exists(path)) {                                     \
+      GTEST_SKIP() << "needs " << (path).string() << ", which is not here";   \
+    }                                                                         \
+  } while (false)
+
+/// Skips the test on a machine without a CUDA device.
+#define OSCAR_NEEDS_CUDA()                                                          \
+  do {                                                                              \
+    if (::oscar::cuda_device_count() == 0) GTEST_SKIP() << "needs a CUDA device";   \
+  } while (false)
+
+/// Expects an exception of this type whose message contains this text.
+#define EXPECT_THROW_WITH(statement, exception, text)                               \
+  do {                                                                              \
+    try {                                                                           \
+      statement;                                                                    \
+      ADD_FAILURE() << "expected " #exception " with \"" << (text) << "\"";         \
+    } catch (const exception& error_) {                                             \
+      EXPECT_NE(std::string(error_.what()).find(text), std::string::npos)           \
+          << "message: " << error_.what();                                          \
+    }                                                                               \
+  } while (false)
