@@ -6,13 +6,13 @@
 
 namespace oscar {
 
-/// Sylvester's Hadamard matrix / sqrt(size), symmetric and orthonormal. A size that is not a power of two
-/// gets the block diagonal of its binary parts, largest first (192 = 128 + 64). Throws InputError if
-/// size < 1.
+/// Sylvester's Hadamard matrix / sqrt(size), symmetric and orthonormal. A size that is not a power
+/// of two gets the block diagonal of its binary parts, largest first (192 = 128 + 64). Throws
+/// InputError if size < 1.
 Matrix hadamard(int size);
 
-/// Bit reversal over the next power of two, entries >= size dropped: element i is where position i goes.
-/// For a power of two, order[i] is i with its bits reversed.
+/// Bit reversal over the next power of two, entries >= size dropped: element i is where position i
+/// goes. For a power of two, order[i] is i with its bits reversed.
 std::vector<int> bit_reversal_order(int size);
 
 }  // namespace oscar

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "oscar/linalg/matrix.h"
+
+namespace oscar {
+
+/// max |R·Rᵀ - I| over all entries, accumulated in float64: 0 for an orthonormal R. Infinity if R
+/// holds a non-finite number. Throws InputError for a matrix that is not square.
+double orthogonality_error(const MatrixF& rotation);
+double orthogonality_error(const Matrix& rotation);
+
+/// Every entry rounded to the nearest bfloat16, as the serving engines do before they rotate.
+MatrixF round_to_bfloat16(const MatrixF& matrix);
+
+/// Principal angles in radians, ascending, between the subspaces spanned by the columns of `a`
+/// [n,p] and of `b` [n,q]: min(p, q) of them. 0 for directions that both contain, π/2 for
+/// perpendicular ones; exact to rounding at both ends (Björck and Golub 1973: cosines for large
+/// angles, sines for small ones). Throws InputError if the row counts differ, or if a matrix is
+/// empty or its columns are linearly dependent.
+Vector principal_angles(const Matrix& a, const Matrix& b);
+
+}  // namespace oscar
