@@ -39,7 +39,7 @@ endif()
 add_library(oscar_flags INTERFACE)
 target_include_directories(oscar_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(oscar_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers -Werror -ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings --expt-relaxed-constexpr>)
 target_compile_definitions(oscar_flags INTERFACE OSCAR_VERSION="${PROJECT_VERSION}")
 if(OSCAR_SANITIZE)

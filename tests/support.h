@@ -15,7 +15,8 @@ inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(OSCAR_FIXTURES) / name;
 }
 
-/// A file of the data folder beside the checkout; a test that needs it says so and is skipped without it.
+/// A file of the data folder beside the checkout; a test that needs it says so and is skipped
+/// without it.
 inline std::filesystem::path shared(const std::string& name) {
   return std::filesystem::path(OSCAR_SHARED) / name;
 }
@@ -43,27 +44,27 @@ class TemporaryFolder {
 }  // namespace oscar::test
 
 /// Skips the test with a reason when a file is not there.
-#define OSCAR_NEEDS(path)                                                     \
-  do {                                                                        \
-    if (!std::filesystem::exists(path)) {                                     \
-      GTEST_SKIP() << "needs " << (path).string() << ", which is not here";   \
-    }                                                                         \
+#define OSCAR_NEEDS(path)                                                   \
+  do {                                                                      \
+    if (!std::filesystem::exists(path)) {                                   \
+      GTEST_SKIP() << "needs " << (path).string() << ", which is not here"; \
+    }                                                                       \
   } while (false)
 
 /// Skips the test on a machine without a CUDA device.
-#define OSCAR_NEEDS_CUDA()                                                          \
-  do {                                                                              \
-    if (::oscar::cuda_device_count() == 0) GTEST_SKIP() << "needs a CUDA device";   \
+#define OSCAR_NEEDS_CUDA()                                                        \
+  do {                                                                            \
+    if (::oscar::cuda_device_count() == 0) GTEST_SKIP() << "needs a CUDA device"; \
   } while (false)
 
 /// Expects an exception of this type whose message contains this text.
-#define EXPECT_THROW_WITH(statement, exception, text)                               \
-  do {                                                                              \
-    try {                                                                           \
-      statement;                                                                    \
-      ADD_FAILURE() << "expected " #exception " with \"" << (text) << "\"";         \
-    } catch (const exception& error_) {                                             \
-      EXPECT_NE(std::string(error_.what()).find(text), std::string::npos)           \
-          << "message: " << error_.what();                                          \
-    }                                                                               \
+#define EXPECT_THROW_WITH(statement, exception, text)                       \
+  do {                                                                      \
+    try {                                                                   \
+      statement;                                                            \
+      ADD_FAILURE() << "expected " #exception " with \"" << (text) << "\""; \
+    } catch (const exception& error_) {                                     \
+      EXPECT_NE(std::string(error_.what()).find(text), std::string::npos)   \
+          << "message: " << error_.what();                                  \
+    }                                                                       \
   } while (false)

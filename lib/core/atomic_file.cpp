@@ -98,8 +98,9 @@ void refuse_existing(const fs::path& path, bool force) {
   std::error_code error;
   if (force || !fs::exists(path, error)) return;
   if (fs::is_directory(path, error) && fs::is_empty(path, error)) return;
-  fail_input("{}: exists already; nothing was changed. Choose another name, or pass --force to replace it",
-             path.string());
+  fail_input(
+      "{}: exists already; nothing was changed. Choose another name, or pass --force to replace it",
+      path.string());
 }
 
 }  // namespace oscar

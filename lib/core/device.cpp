@@ -8,9 +8,13 @@
 
 namespace oscar {
 
-std::string Device::name() const { return is_cuda() ? fmt::format("cuda:{}", index) : "cpu"; }
+std::string Device::name() const {
+  return is_cuda() ? fmt::format("cuda:{}", index) : "cpu";
+}
 
-int cuda_device_count() { return cuda::device_count(); }
+int cuda_device_count() {
+  return cuda::device_count();
+}
 
 Device parse_device(std::string_view word) {
   if (word == "cpu") return {};
@@ -28,12 +32,14 @@ Device parse_device(std::string_view word) {
     fail_input("device \"{}\" is not known; use auto, cpu, cuda or cuda:<index>", word);
   }
   if (!cuda::built_in()) {
-    fail_input("device \"{}\" was asked for, but this program was built without CUDA; use --device cpu",
-               word);
+    fail_input(
+        "device \"{}\" was asked for, but this program was built without CUDA; use --device cpu",
+        word);
   }
   const int count = cuda_device_count();
   if (index >= count) {
-    fail_input("device \"{}\" was asked for, but this machine has {} usable CUDA device(s)", word, count);
+    fail_input("device \"{}\" was asked for, but this machine has {} usable CUDA device(s)", word,
+               count);
   }
   return {Device::Kind::cuda, index};
 }

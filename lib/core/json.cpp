@@ -15,7 +15,9 @@ Json parse_json(std::string_view text, const std::string& source) {
   }
 }
 
-Json read_json(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
+Json read_json(const std::filesystem::path& path) {
+  return parse_json(read_file(path), path.string());
+}
 
 void write_json(const std::filesystem::path& path, const OrderedJson& value) {
   write_file(path, value.dump(2) + "\n");

@@ -54,12 +54,17 @@ void advise(std::span<const std::byte> part, int advice) {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(part.data()) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(part.data() + part.size());
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);  // advice only: failure changes nothing
+  ::madvise(reinterpret_cast<void*>(begin), end - begin,
+            advice);  // advice only: failure changes nothing
 }
 
 }  // namespace
 
-void MappedFile::will_need(std::span<const std::byte> part) const { advise(part, MADV_WILLNEED); }
-void MappedFile::done_with(std::span<const std::byte> part) const { advise(part, MADV_DONTNEED); }
+void MappedFile::will_need(std::span<const std::byte> part) const {
+  advise(part, MADV_WILLNEED);
+}
+void MappedFile::done_with(std::span<const std::byte> part) const {
+  advise(part, MADV_DONTNEED);
+}
 
 }  // namespace oscar

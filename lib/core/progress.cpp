@@ -76,10 +76,12 @@ void Progress::update(std::int64_t done, std::int64_t tokens, double part) {
   s.tokens += tokens;
   s.position = static_cast<double>(done) + part;
   s.recent.push_back({now, s.position, s.tokens});
-  while (s.recent.size() > 2 && seconds_between(s.recent.front().time, now) > 60) s.recent.pop_front();
+  while (s.recent.size() > 2 && seconds_between(s.recent.front().time, now) > 60)
+    s.recent.pop_front();
   const bool step = done != s.printed_step;
   const double since = s.printed == Clock::time_point{} ? 1e9 : seconds_between(s.printed, now);
-  const bool due = s.style == Style::bar ? since >= 0.1 : step && (since >= 1 || s.style == Style::json);
+  const bool due =
+      s.style == Style::bar ? since >= 0.1 : step && (since >= 1 || s.style == Style::json);
   if (!due || s.style == Style::none) return;
   s.printed = now;
   s.printed_step = done;
@@ -118,14 +120,15 @@ void Progress::print(bool last) {
   const std::string when = last         ? "done in " + format_seconds(elapsed)
                            : to_go >= 0 ? format_seconds(to_go) + " to go"
                                         : "estimating";
-  const std::string text = fmt::format("{}: {} {} of {}{}, peak {}, {}", s.title, s.unit, done, s.total,
-                                       pace, format_bytes(peak_memory_bytes()), when);
+  const std::string text = fmt::format("{}: {} {} of {}{}, peak {}, {}", s.title, s.unit, done,
+                                       s.total, pace, format_bytes(peak_memory_bytes()), when);
   if (s.style == Style::plain) {
     std::fputs((text + "\n").c_str(), stderr);
     return;
   }
   constexpr int kWidth = 24;
-  const int full = s.total > 0 ? static_cast<int>(kWidth * std::min(1.0, s.position / s.total)) : kWidth;
+  const int full =
+      s.total > 0 ? static_cast<int>(kWidth * std::min(1.0, s.position / s.total)) : kWidth;
   std::string bar;
   for (int i = 0; i < kWidth; ++i) bar += i < full ? "█" : "░";
   std::fputs(fmt::format("\r\x1b[K{} {}{}", bar, text, last ? "\n" : "").c_str(), stderr);
@@ -133,7 +136,8 @@ void Progress::print(bool last) {
 }
 
 Progress::Style parse_progress_style(std::string_view word) {
-  if (word == "auto") return ::isatty(STDERR_FILENO) != 0 ? Progress::Style::bar : Progress::Style::plain;
+  if (word == "auto")
+    return ::isatty(STDERR_FILENO) != 0 ? Progress::Style::bar : Progress::Style::plain;
   if (word == "bar") return Progress::Style::bar;
   if (word == "plain") return Progress::Style::plain;
   if (word == "json") return Progress::Style::json;

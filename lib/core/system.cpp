@@ -29,8 +29,12 @@ void on_signal(int signal) {
 
 }  // namespace
 
-std::int64_t peak_memory_bytes() { return proc_field("/proc/self/status", "VmHWM"); }
-std::int64_t available_memory_bytes() { return proc_field("/proc/meminfo", "MemAvailable"); }
+std::int64_t peak_memory_bytes() {
+  return proc_field("/proc/self/status", "VmHWM");
+}
+std::int64_t available_memory_bytes() {
+  return proc_field("/proc/meminfo", "MemAvailable");
+}
 
 void catch_interrupts() {
   std::signal(SIGINT, on_signal);

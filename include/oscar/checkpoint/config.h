@@ -12,20 +12,20 @@ struct RopeConfig {
   enum class Scaling { none, linear, llama3, yarn };
   double theta = 10000.0;
   Scaling scaling = Scaling::none;
-  double factor = 1.0;                          ///< linear, llama3, yarn
-  double low_frequency_factor = 1.0;            ///< llama3
-  double high_frequency_factor = 4.0;           ///< llama3
-  std::int64_t original_max_positions = 0;      ///< llama3, yarn
-  double beta_fast = 32.0;                      ///< yarn
-  double beta_slow = 1.0;                       ///< yarn
-  double attention_factor = 0.0;                ///< yarn; 0: computed from factor (and mscale fields)
-  double mscale = 0.0;                          ///< yarn; 0: not given
-  double mscale_all_dim = 0.0;                  ///< yarn; 0: not given
-  bool truncate = true;                         ///< yarn: round the correction range to whole dimensions
+  double factor = 1.0;                      ///< linear, llama3, yarn
+  double low_frequency_factor = 1.0;        ///< llama3
+  double high_frequency_factor = 4.0;       ///< llama3
+  std::int64_t original_max_positions = 0;  ///< llama3, yarn
+  double beta_fast = 32.0;                  ///< yarn
+  double beta_slow = 1.0;                   ///< yarn
+  double attention_factor = 0.0;            ///< yarn; 0: computed from factor (and mscale fields)
+  double mscale = 0.0;                      ///< yarn; 0: not given
+  double mscale_all_dim = 0.0;              ///< yarn; 0: not given
+  bool truncate = true;  ///< yarn: round the correction range to whole dimensions
 };
 
-/// What the decoder needs to know of a model; read from config.json or GGUF metadata. A field that changes
-/// the mathematics and is not understood is an error when the checkpoint is opened.
+/// What the decoder needs to know of a model; read from config.json or GGUF metadata. A field that
+/// changes the mathematics and is not understood is an error when the checkpoint is opened.
 struct ModelConfig {
   std::string architecture;  ///< "llama", "mistral", "qwen2", "qwen3"
   std::int64_t vocabulary = 0;
@@ -40,11 +40,12 @@ struct ModelConfig {
   bool qkv_bias = false;     ///< q_proj, k_proj, v_proj have biases (Qwen2)
   bool output_bias = false;  ///< o_proj has a bias (Llama with attention_bias)
   bool mlp_bias = false;
-  bool qk_norm = false;      ///< RMSNorm over each head of q and k before RoPE (Qwen3)
+  bool qk_norm = false;  ///< RMSNorm over each head of q and k before RoPE (Qwen3)
   bool tied_embeddings = false;
   std::int64_t max_positions = 0;
   RopeConfig rope;
-  std::string stored_type;   ///< "float32", "bfloat16", "float16", "Q4_1", ...: what most weights are stored in
+  std::string stored_type;  ///< "float32", "bfloat16", "float16", "Q4_1", ...: what most weights
+                            ///< are stored in
 };
 
 /// Reads the config.json of a Hugging Face folder, in the old spelling (rope_theta, rope_scaling,

@@ -15,13 +15,14 @@
 
 namespace oscar {
 
-/// A value of a GGUF file's metadata. Integers of any width become std::int64_t (a uint64 above its range
-/// is refused), floats double. Strings point into the mapped file.
-using GgufValue = std::variant<bool, std::int64_t, double, std::string_view, std::vector<bool>,
-                               std::vector<std::int64_t>, std::vector<double>, std::vector<std::string_view>>;
+/// A value of a GGUF file's metadata. Integers of any width become std::int64_t (a uint64 above its
+/// range is refused), floats double. Strings point into the mapped file.
+using GgufValue =
+    std::variant<bool, std::int64_t, double, std::string_view, std::vector<bool>,
+                 std::vector<std::int64_t>, std::vector<double>, std::vector<std::string_view>>;
 
-/// A GGUF file (version 2 or 3, little endian), memory-mapped: its metadata and its tensors as they are
-/// stored. Headers are checked against the file's size before anything is believed.
+/// A GGUF file (version 2 or 3, little endian), memory-mapped: its metadata and its tensors as they
+/// are stored. Headers are checked against the file's size before anything is believed.
 class GgufFile {
  public:
   /// Throws InputError saying what is wrong and where.
@@ -32,8 +33,8 @@ class GgufFile {
 
   /// The metadata value of that key, or null.
   const GgufValue* find(const std::string& key) const;
-  /// The value as a T (one of GgufValue's types). `get` throws InputError if it is absent, `find_as` returns
-  /// nothing; both throw InputError if it is of another type.
+  /// The value as a T (one of GgufValue's types). `get` throws InputError if it is absent,
+  /// `find_as` returns nothing; both throw InputError if it is of another type.
   template <typename T>
   const T& get(const std::string& key) const;
   template <typename T>

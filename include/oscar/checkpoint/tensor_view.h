@@ -16,12 +16,14 @@ const char* name_of(ElementType type);
 
 /// A tensor inside a mapped checkpoint: nothing is copied until it is converted.
 struct TensorView {
-  std::string name;                 ///< as the file calls it, for messages
+  std::string name;  ///< as the file calls it, for messages
   ElementType type = ElementType::f32;
-  std::vector<std::int64_t> shape;  ///< outermost dimension first; block formats run along the last one
+  std::vector<std::int64_t>
+      shape;  ///< outermost dimension first; block formats run along the last one
   std::span<const std::byte> data;
-  /// For q and k projections of Llama-architecture GGUF files: each head's rows are stored in interleaved
-  /// RoPE order and are brought to Hugging Face's half-split order by the conversion. 0: rows as they are.
+  /// For q and k projections of Llama-architecture GGUF files: each head's rows are stored in
+  /// interleaved RoPE order and are brought to Hugging Face's half-split order by the conversion.
+  /// 0: rows as they are.
   std::int64_t interleaved_heads = 0;
 
   std::int64_t elements() const;
@@ -30,9 +32,10 @@ struct TensorView {
   std::int64_t columns() const;
 };
 
-/// Converts rows [first_row, first_row + row_count) to float32, multi-threaded. `out` has row_count ×
-/// columns() elements.
-void read_rows(const TensorView& tensor, std::int64_t first_row, std::int64_t row_count, float* out);
+/// Converts rows [first_row, first_row + row_count) to float32, multi-threaded. `out` has row_count
+/// × columns() elements.
+void read_rows(const TensorView& tensor, std::int64_t first_row, std::int64_t row_count,
+               float* out);
 /// The same, rounded to bfloat16 bit patterns (exact if the tensor is stored in bf16).
 void read_rows_bfloat16(const TensorView& tensor, std::int64_t first_row, std::int64_t row_count,
                         std::uint16_t* out);

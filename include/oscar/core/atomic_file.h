@@ -8,9 +8,9 @@
 
 namespace oscar {
 
-/// A file that appears whole or not at all. Write to temporary_path() with any library, then commit(): the
-/// bytes are flushed to disk and renamed over the destination, and the folder is flushed. Without commit()
-/// the temporary file is removed.
+/// A file that appears whole or not at all. Write to temporary_path() with any library, then
+/// commit(): the bytes are flushed to disk and renamed over the destination, and the folder is
+/// flushed. Without commit() the temporary file is removed.
 class AtomicFile {
  public:
   /// Throws InputError if the destination's folder does not exist or cannot be written.
@@ -34,9 +34,11 @@ void write_file(const std::filesystem::path& path, std::string_view content);
 void write_file(const std::filesystem::path& path, std::span<const std::byte> content);
 
 /// The whole file as a string. Throws InputError if it cannot be read or exceeds max_bytes.
-std::string read_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t{1} << 32);
+std::string read_file(const std::filesystem::path& path,
+                      std::size_t max_bytes = std::size_t{1} << 32);
 
-/// Throws InputError if the path exists (and is not an empty folder), saying that --force replaces it.
+/// Throws InputError if the path exists (and is not an empty folder), saying that --force replaces
+/// it.
 void refuse_existing(const std::filesystem::path& path, bool force);
 
 }  // namespace oscar

@@ -20,11 +20,13 @@ struct Device {
 /// The number of usable CUDA devices: 0 without a driver, or in a build without CUDA.
 int cuda_device_count();
 
-/// Parses "auto" (the first CUDA device if there is one, else the CPU), "cpu", "cuda" or "cuda:<i>".
-/// Throws InputError for other words and for a device that this machine or build does not have.
+/// Parses "auto" (the first CUDA device if there is one, else the CPU), "cpu", "cuda" or
+/// "cuda:<i>". Throws InputError for other words and for a device that this machine or build does
+/// not have.
 Device parse_device(std::string_view word);
 
-/// A line for the log: the device's name, memory and compute capability, or the CPU and its threads.
+/// A line for the log: the device's name, memory and compute capability, or the CPU and its
+/// threads.
 std::string describe(const Device& device);
 
 }  // namespace oscar

@@ -8,14 +8,15 @@
 
 namespace oscar {
 
-/// Something failed that is not the user's doing: a library call, the disk, the device. Exit code 1.
+/// Something failed that is not the user's doing: a library call, the disk, the device. Exit
+/// code 1.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// The user's input is wrong: a file, an option, a checkpoint. The message says what was found, what was
-/// expected, where, and what to do. Exit code 2.
+/// The user's input is wrong: a file, an option, a checkpoint. The message says what was found,
+/// what was expected, where, and what to do. Exit code 2.
 class InputError : public Error {
  public:
   using Error::Error;
@@ -40,6 +41,7 @@ template <typename... Args>
 }
 
 /// Throws Error for a failed call: its text, what the library said, file and line.
-[[noreturn]] void fail_call(const char* call, const std::string& reason, const char* file, int line);
+[[noreturn]] void fail_call(const char* call, const std::string& reason, const char* file,
+                            int line);
 
 }  // namespace oscar

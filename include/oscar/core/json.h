@@ -22,7 +22,8 @@ Json read_json(const std::filesystem::path& path);
 /// Writes a JSON file atomically, indented, with a newline at its end.
 void write_json(const std::filesystem::path& path, const OrderedJson& value);
 
-/// The member `key` of `object` as a T. Throws InputError naming `source` if it is absent or of another type.
+/// The member `key` of `object` as a T. Throws InputError naming `source` if it is absent or of
+/// another type.
 template <typename T>
 T require(const Json& object, const char* key, const std::string& source) {
   if (!object.is_object() || !object.contains(key)) {
@@ -36,7 +37,8 @@ T require(const Json& object, const char* key, const std::string& source) {
   }
 }
 
-/// The member `key`, or nothing if it is absent or null. Throws InputError if it is of another type.
+/// The member `key`, or nothing if it is absent or null. Throws InputError if it is of another
+/// type.
 template <typename T>
 std::optional<T> find(const Json& object, const char* key, const std::string& source) {
   if (!object.is_object() || !object.contains(key) || object.at(key).is_null()) return std::nullopt;

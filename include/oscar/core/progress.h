@@ -19,9 +19,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` of the total are finished; `tokens` were processed since the last call. The time to go comes
-  /// from the pace of the recent steps, so that it stays honest when the pace changes. Fractions of a
-  /// step are welcome: `done` + `part` (0 to 1).
+  /// `done` of the total are finished; `tokens` were processed since the last call. The time to go
+  /// comes from the pace of the recent steps, so that it stays honest when the pace changes.
+  /// Fractions of a step are welcome: `done` + `part` (0 to 1).
   void update(std::int64_t done, std::int64_t tokens, double part = 0.0);
   /// Work resumed: `done` were finished by an earlier run and say nothing about the pace.
   void start_at(std::int64_t done);

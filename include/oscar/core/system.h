@@ -13,8 +13,8 @@ std::int64_t available_memory_bytes();
 
 /// Turns SIGINT and SIGTERM into a flag. A second signal ends the process at once.
 void catch_interrupts();
-/// Throws Interrupted if a signal has arrived; called between steps of long work. `how_to_go_on` is what
-/// the user is told.
+/// Throws Interrupted if a signal has arrived; called between steps of long work. `how_to_go_on` is
+/// what the user is told.
 void throw_if_interrupted(const std::string& how_to_go_on);
 
 /// "1.6 GiB", "312 MiB", "12 KiB".

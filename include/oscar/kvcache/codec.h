@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "oscar/core/device.h"
+#include "oscar/kvcache/execution.h"
+#include "oscar/kvcache/rows.h"
 
 namespace oscar {
 
@@ -22,14 +23,95 @@ std::size_t bytes_of(ScaleType type);
 /// The INT2 codec of one row of `dim` channels.
 struct CodecSettings {
   int dim = 128;
-  int group = 128;         ///< channels that share a scale and a zero; dim % group == 0, dim % 4 == 0
-  float clip_ratio = 0;    ///< index = min(int(ratio·dim), dim - 1) of the sorted magnitudes; <= 0: off
-  ClipRule rule = ClipRule::exact;
+  int group = 128;  ///< channels that share a scale and a zero; dim % group == 0, dim % 4 == 0
+  double clip_ratio =
+      0;  ///< index = min(int(ratio·dim), dim - 1) of the sorted magnitudes; <= 0: off
+  ClipRule rule = ClipRule::exact;  ///< bisect needs dim >= 64
   ScaleType scale_type = ScaleType::fp32;
 
   int groups() const { return dim / group; }
-  /// Throws InputError naming the limit that is broken.
+  /// The index among the ascending magnitudes whose value is the clip threshold; -1 when clipping
+  /// is off.
+  int clip_index() const;
+  /// Bytes of one coded row: dim / 4 of codes, and a scale and a zero for each group.
+  std::size_t bytes_per_row() const;
+  /// Throws InputError naming the limit that is broken. dim is at most kMaxHeadDim.
   void check() const;
+};
+
+inline constexpr int kMaxHeadDim = 1024;
+
+/// Coded rows in memory that the caller owns. `codes` holds dim / 4 bytes a row (byte i: channels
+/// i, i + dim/4, i + dim/2, i + 3dim/4 in bit pairs 0, 2, 4, 6); `scales_zeros` 2·groups numbers of
+/// the scale type (s0, z0, s1, z1, ...). Strides count bytes of codes and elements of scales_zeros.
+struct ConstCodedRows {
+  const std::uint8_t* codes = nullptr;
+  const void* scales_zeros = nullptr;
+  std::int64_t tokens = 0;
+  int heads = 0;
+  std::int64_t code_token_stride = 0;
+  std::int64_t code_head_stride = 0;
+  std::int64_t scale_token_stride = 0;
+  std::int64_t scale_head_stride = 0;
+};
+
+/// The same, to be written.
+struct CodedRows {
+  std::uint8_t* codes = nullptr;
+  void* scales_zeros = nullptr;
+  std::int64_t tokens = 0;
+  int heads = 0;
+  std::int64_t code_token_stride = 0;
+  std::int64_t code_head_stride = 0;
+  std::int64_t scale_token_stride = 0;
+  std::int64_t scale_head_stride = 0;
+
+  /// Contiguous codes [tokens, heads, dim/4] and scales_zeros [tokens, heads, 2·groups].
+  static CodedRows packed(std::uint8_t* codes, void* scales_zeros, std::int64_t tokens, int heads,
+                          const CodecSettings& settings) {
+    const std::int64_t bytes = settings.dim / 4, pairs = 2 * settings.groups();
+    return {codes, scales_zeros, tokens, heads, heads * bytes, bytes, heads * pairs, pairs};
+  }
+  operator ConstCodedRows()
+      const {  // NOLINT(google-explicit-constructor): as T* converts to const T*
+    return {codes,
+            scales_zeros,
+            tokens,
+            heads,
+            code_token_stride,
+            code_head_stride,
+            scale_token_stride,
+            scale_head_stride};
+  }
+};
+
+/// Encodes rows to two bits a channel and back, exactly as contract, section 2; every back end
+/// gives the same bits.
+///
+/// Rows are rounded to bf16 first (a no-op on rows that are bf16 already). Any input is defined:
+/// NaN counts as 0, and magnitudes above 1.69e38 (infinities among them) as 1.69e38, so that a
+/// group's range is always finite. A zero saturates at the largest finite fp32, and fp16 scales and
+/// zeros at ±65504.
+class Int2Codec {
+ public:
+  /// Throws InputError as CodecSettings::check.
+  explicit Int2Codec(const CodecSettings& settings);
+
+  const CodecSettings& settings() const { return settings_; }
+
+  /// Encodes every row of `rows` [tokens, heads, dim] to the same token and head of `coded`. With
+  /// `thresholds` [tokens, heads], also writes each row's clip threshold (infinity when clipping is
+  /// off). Throws InputError where shapes disagree.
+  void encode(const ConstRows& rows, const CodedRows& coded, const Execution& where = {},
+              float* thresholds = nullptr) const;
+
+  /// Writes (code - zero)·scale, in fp32 arithmetic on the stored scale and zero, rounded to the
+  /// type of `rows`. Throws InputError where shapes disagree.
+  void decode(const ConstCodedRows& coded, const MutableRows& rows,
+              const Execution& where = {}) const;
+
+ private:
+  CodecSettings settings_;
 };
 
 }  // namespace oscar

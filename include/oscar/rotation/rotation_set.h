@@ -21,7 +21,8 @@ struct LayerRotation {
 
 /// Where a pair of rotation files came from; the two files of a pair hold the same block.
 struct Calibration {
-  std::string generation_id;  ///< shared by the pair; derived from what was measured, not from the clock
+  std::string
+      generation_id;  ///< shared by the pair; derived from what was measured, not from the clock
   std::string model_path;
   std::string model_revision;
   std::string model_fingerprint;
@@ -37,11 +38,13 @@ struct Calibration {
 struct RotationSet {
   Side side = Side::key;
   Granularity granularity = Granularity::layer;
-  std::string objective;               ///< "qqt_r_h_pbr", "sst_r_h_pbr", ...
-  std::map<int, LayerRotation> layers;  ///< by global decoder id; holes are layers without full attention
+  std::string objective;  ///< "qqt_r_h_pbr", "sst_r_h_pbr", ...
+  std::map<int, LayerRotation>
+      layers;  ///< by global decoder id; holes are layers without full attention
   std::optional<Calibration> calibration;
 
-  /// The matrix that KV head `head` of layer `layer` uses. Throws InputError if the layer is missing.
+  /// The matrix that KV head `head` of layer `layer` uses. Throws InputError if the layer is
+  /// missing.
   const MatrixF& matrix(int layer, int head) const;
 };
 

@@ -21,17 +21,19 @@ struct TokenBatch {
 };
 
 struct PromptOptions {
-  std::vector<std::filesystem::path> files;  ///< .txt or .jsonl; empty: the built-in calibration set
-  std::int64_t tokens = 8192;                ///< stop after this many (the last sequence is cut); 0: all
+  std::vector<std::filesystem::path>
+      files;                   ///< .txt or .jsonl; empty: the built-in calibration set
+  std::int64_t tokens = 8192;  ///< stop after this many (the last sequence is cut); 0: all
   std::int64_t sequence_length = 2048;
-  std::uint64_t seed = 0;                    ///< order of .jsonl documents; 0: as they come
-  bool fill = true;                          ///< an InputError when the files hold fewer tokens than asked for
+  std::uint64_t seed = 0;  ///< order of .jsonl documents; 0: as they come
+  bool fill = true;        ///< an InputError when the files hold fewer tokens than asked for
 };
 
-/// Reads prompt files (contract, section 6). `.txt`: one document, tokenised as it is, no special tokens, cut
-/// into consecutive sequences. `.jsonl`: one document a line ({"text"}, {"messages"}, {"prompt","completion"}),
-/// each its own sequence, cut at the sequence length. Throws InputError with file and line for an empty
-/// file, invalid UTF-8, invalid JSON or an unknown kind of document.
+/// Reads prompt files (contract, section 6). `.txt`: one document, tokenised as it is, no special
+/// tokens, cut into consecutive sequences. `.jsonl`: one document a line ({"text"}, {"messages"},
+/// {"prompt","completion"}), each its own sequence, cut at the sequence length. Throws InputError
+/// with file and line for an empty file, invalid UTF-8, invalid JSON or an unknown kind of
+/// document.
 TokenBatch load_prompts(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                         const PromptOptions& options);
 

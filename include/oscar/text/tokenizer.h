@@ -12,19 +12,20 @@ namespace oscar {
 
 using TokenId = std::int32_t;
 
-/// Byte-level BPE, token for token what Hugging Face tokenizers produces. Immutable; encode may be called
-/// from several threads.
+/// Byte-level BPE, token for token what Hugging Face tokenizers produces. Immutable; encode may be
+/// called from several threads.
 class Tokenizer {
  public:
-  /// From a Hugging Face folder (its tokenizer.json), a tokenizer.json, or a GGUF file (its vocabulary).
-  /// Throws InputError naming the part of the tokenizer that is not supported.
+  /// From a Hugging Face folder (its tokenizer.json), a tokenizer.json, or a GGUF file (its
+  /// vocabulary). Throws InputError naming the part of the tokenizer that is not supported.
   static Tokenizer load(const std::filesystem::path& path);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  /// Token ids of UTF-8 text. Added tokens in the text are recognised, as Hugging Face does; no BOS or other
-  /// token is put around it. Throws InputError with the byte offset if the text is not valid UTF-8.
+  /// Token ids of UTF-8 text. Added tokens in the text are recognised, as Hugging Face does; no BOS
+  /// or other token is put around it. Throws InputError with the byte offset if the text is not
+  /// valid UTF-8.
   std::vector<TokenId> encode(std::string_view text) const;
   /// The text of these tokens; invalid UTF-8 in the middle of a character becomes U+FFFD.
   std::string decode(const std::vector<TokenId>& tokens, bool skip_special = false) const;
@@ -34,7 +35,8 @@ class Tokenizer {
   /// Text of the BOS / EOS tokens where the model names them; chat templates use them.
   const std::string& bos_token() const;
   const std::string& eos_token() const;
-  /// Identifies the tokenizer: "sha256:" and 64 hexadecimal digits over everything that affects encoding.
+  /// Identifies the tokenizer: "sha256:" and 64 hexadecimal digits over everything that affects
+  /// encoding.
   std::string fingerprint() const;
 
  private:

@@ -7,7 +7,9 @@
 
 namespace oscar::cuda {
 
-bool built_in() { return true; }
+bool built_in() {
+  return true;
+}
 
 int device_count() {
   int count = 0;

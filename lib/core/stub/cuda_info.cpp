@@ -4,8 +4,14 @@
 
 namespace oscar::cuda {
 
-bool built_in() { return false; }
-int device_count() { return 0; }
-std::string describe(int) { fail("this program was built without CUDA"); }
+bool built_in() {
+  return false;
+}
+int device_count() {
+  return 0;
+}
+std::string describe(int) {
+  fail("this program was built without CUDA");
+}
 
 }  // namespace oscar::cuda

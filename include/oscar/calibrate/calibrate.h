@@ -1,0 +1,67 @@
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "oscar/core/device.h"
+#include "oscar/core/progress.h"
+#include "oscar/model/decoder_stream.h"
+#include "oscar/rotation/fit.h"
+#include "oscar/text/prompts.h"
+
+namespace oscar {
+
+/// Everything that `oscar-calibrate MODEL` can be told.
+struct CalibrateOptions {
+  std::filesystem::path model;
+  std::filesystem::path output;
+  PromptOptions prompts;
+  std::string chat_template = "auto";
+  std::string precision = "auto";
+  Device device;
+  std::set<int> layers;  ///< which layers to record; empty: all
+  FitOptions fit;
+  bool resume = false;
+  bool force = false;
+  double state_interval_seconds = 30;  ///< how often the hidden states are kept for --resume
+  Progress::Style progress = Progress::Style::none;
+};
+
+/// What --dry-run prints.
+struct CalibratePlan {
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  int layers = 0;
+  std::string precision;
+  std::int64_t memory_bytes = 0;  ///< estimated peak of the process, libraries included
+  std::int64_t disk_bytes = 0;    ///< what the output folder needs, the resume state included
+  double seconds = 0;             ///< estimated from one measured matrix product on this device
+};
+
+struct CalibrateResult {
+  std::filesystem::path output;
+  std::filesystem::path key_file, value_file, statistics_file, manifest_file;
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  int layers = 0;
+  double seconds = 0;  ///< the whole run
+  HealthReport health;
+};
+
+/// Checks the input and says what a run would need; writes nothing.
+CalibratePlan plan_calibration(const CalibrateOptions& options);
+
+/// Runs the model over the prompts, records the moments, fits and writes statistics.h5, the pair
+/// and manifest.json into `output`. Finished layers and, now and then, the hidden states are kept
+/// as whole files in `output`/unfinished; with `resume` a killed run goes on there and ends with
+/// the same bytes. Throws InputError (nothing is left behind that the run itself made), Error, or
+/// Interrupted (the state is kept).
+CalibrateResult calibrate(const CalibrateOptions& options);
+
+/// Refits from statistics.h5 without the model and writes the pair and manifest.json into `output`.
+CalibrateResult fit_statistics(const std::filesystem::path& statistics,
+                               const std::filesystem::path& output, const FitOptions& fit,
+                               const Device& device, bool force);
+
+}  // namespace oscar

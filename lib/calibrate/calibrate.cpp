@@ -1,0 +1,237 @@
+#include "oscar/calibrate/calibrate.h"
+
+#include <chrono>
+
+#include "calibrate/plan.h"
+#include "calibrate/unfinished_run.h"
+#include "oscar/calibrate/recorder.h"
+#include "oscar/core/atomic_file.h"
+#include "oscar/core/error.h"
+#include "oscar/core/log.h"
+#include "oscar/core/system.h"
+#include "oscar/core/version.h"
+#include "oscar/zoo/pair_folder.h"
+
+namespace oscar {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// The user's input, opened and checked.
+struct Input {
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::string tokenizer_fingerprint;
+  TokenBatch tokens;
+  Precision precision = Precision::fp32;
+  std::set<int> layers;  ///< to record
+};
+
+Input open_input(const CalibrateOptions& options) {
+  Input input;
+  input.checkpoint = Checkpoint::open(options.model);
+  const Tokenizer tokenizer = Tokenizer::load(options.model);
+  input.tokenizer_fingerprint = tokenizer.fingerprint();
+  input.tokens = load_prompts(tokenizer, ChatTemplate::load(options.chat_template, options.model),
+                              options.prompts);
+  input.precision = parse_precision(options.precision, options.device);
+  const int count = input.checkpoint->config().layers;
+  for (const int layer : options.layers) {
+    if (layer < 0 || layer >= count) {
+      fail_input("--layers {}: the model has layers 0 to {}", layer, count - 1);
+    }
+  }
+  input.layers = options.layers;
+  if (input.layers.empty()) {
+    for (int layer = 0; layer < count; ++layer) input.layers.insert(layer);
+  }
+  return input;
+}
+
+OrderedJson identity(const Input& input, const CalibrateOptions& options) {
+  return {{"tool_version", kVersion},
+          {"model_fingerprint", input.checkpoint->fingerprint()},
+          {"tokenizer_fingerprint", input.tokenizer_fingerprint},
+          {"dataset_sha256", input.tokens.sha256()},
+          {"sequence_length", input.tokens.sequence_length},
+          {"precision", name_of(input.precision)},
+          {"device", options.device.is_cuda() ? "cuda" : "cpu"},
+          {"layers", input.layers}};
+}
+
+fs::path unfinished_folder(const fs::path& output) {
+  return output / "unfinished";
+}
+
+void check_output(const CalibrateOptions& options) {
+  if (fs::exists(unfinished_folder(options.output) / "run.json")) {
+    if (options.force && !options.resume) {
+      fs::remove_all(unfinished_folder(options.output));
+    } else if (!options.resume) {
+      fail_input(
+          "{}: holds an unfinished run; pass --resume to go on with it, or --force to start over",
+          options.output.string());
+    }
+    return;
+  }
+  refuse_existing(options.output, options.force);
+}
+
+void check_space(const fs::path& output, std::int64_t needed) {
+  fs::path existing = fs::absolute(output);
+  while (!fs::exists(existing)) existing = existing.parent_path();
+  const auto available = static_cast<std::int64_t>(fs::space(existing).available);
+  if (available < needed) {
+    fail_input(
+        "{}: the disk has {} free, the run needs {}; free some space or choose another --output",
+        output.string(), format_bytes(available), format_bytes(needed));
+  }
+}
+
+/// Streams the model over the tokens and leaves every recorded layer as a file of the unfinished
+/// run.
+void record_layers(const Input& input, const CalibrateOptions& options, const UnfinishedRun& run) {
+  DecoderStream stream(*input.checkpoint, input.tokens,
+                       {.device = options.device, .precision = input.precision});
+  Recorder recorder(input.layers);
+  const auto registration = stream.add_hook(recorder);
+  const int last = *input.layers.rbegin() + 1;
+  Progress progress(options.progress, "calibrating", "layer", last);
+  if (const auto layer = run.latest_state()) {
+    stream.restore_state(run.state_path(*layer));
+    progress.start_at(*layer);
+    spdlog::info("going on at layer {}", *layer);
+  }
+  std::int64_t in_layer = 0;
+  recorder.on_progress([&](std::int64_t tokens) {
+    in_layer += tokens;
+    const double part = static_cast<double>(in_layer) / static_cast<double>(input.tokens.tokens());
+    progress.update(stream.next_layer(), tokens, std::min(part, 0.999));
+  });
+  auto saved = Clock::now();
+  const auto save_state = [&] {
+    stream.save_state(run.state_path(stream.next_layer()));
+    run.keep_only_state(stream.next_layer());
+    saved = Clock::now();
+  };
+  while (stream.next_layer() < last) {
+    try {
+      throw_if_interrupted("run the same command with --resume to go on");
+    } catch (const Interrupted&) {
+      save_state();
+      throw;
+    }
+    const int layer = stream.next_layer();
+    in_layer = 0;
+    stream.run_layer();
+    if (input.layers.contains(layer)) run.save_layer(layer, recorder.finish_layer(layer));
+    progress.update(stream.next_layer(), 0);
+    if (stream.next_layer() < last && seconds_since(saved) > options.state_interval_seconds)
+      save_state();
+  }
+  progress.finish();
+}
+
+Statistics collect(const Input& input, const CalibrateOptions& options, const UnfinishedRun& run) {
+  Statistics statistics;
+  statistics.model = options.model.string();
+  statistics.model_fingerprint = input.checkpoint->fingerprint();
+  statistics.tokenizer_fingerprint = input.tokenizer_fingerprint;
+  statistics.dataset_sha256 = input.tokens.sha256();
+  statistics.tool_version = kVersion;
+  statistics.precision = name_of(input.precision);
+  statistics.tokens = input.tokens.tokens();
+  statistics.sequences = static_cast<std::int64_t>(input.tokens.sequences.size());
+  statistics.sequence_length = input.tokens.sequence_length;
+  for (const int layer : input.layers) statistics.layers.emplace(layer, run.load_layer(layer));
+  return statistics;
+}
+
+/// Fits a pair and writes it with its manifest; `listed` are the folder's other files.
+CalibrateResult fit_and_write(const Statistics& statistics, const fs::path& output,
+                              const FitOptions& fit_options, const Device& device,
+                              const std::vector<std::string>& listed) {
+  CalibrateResult result;
+  const RotationPair pair = fit(statistics, fit_options, device);
+  result.health = check_health(statistics, fit_options);
+  PairInfo info;
+  info.model = statistics.model;
+  info.model_fingerprint = statistics.model_fingerprint;
+  info.tokenizer_fingerprint = statistics.tokenizer_fingerprint;
+  info.dataset_sha256 = statistics.dataset_sha256;
+  info.tokens = statistics.tokens;
+  info.sequences = statistics.sequences;
+  info.sequence_length = statistics.sequence_length;
+  info.precision = statistics.precision;
+  info.composition = name_of(fit_options.composition);
+  write_pair(output, pair, info, listed);
+  result.output = output;
+  result.key_file = output / rotation_file_name(pair.key);
+  result.value_file = output / rotation_file_name(pair.value);
+  result.manifest_file = output / "manifest.json";
+  result.tokens = statistics.tokens;
+  result.sequences = statistics.sequences;
+  result.layers = static_cast<int>(statistics.layers.size());
+  return result;
+}
+
+}  // namespace
+
+CalibratePlan plan_calibration(const CalibrateOptions& options) {
+  check_output(options);
+  const Input input = open_input(options);
+  return make_plan(input.checkpoint->config(), input.tokens, input.precision, options.device);
+}
+
+CalibrateResult calibrate(const CalibrateOptions& options) {
+  const auto start = Clock::now();
+  check_output(options);
+  const Input input = open_input(options);
+  check_space(options.output,
+              make_plan(input.checkpoint->config(), input.tokens, input.precision, options.device)
+                  .disk_bytes);
+  const bool new_output = !fs::exists(options.output);
+  const UnfinishedRun run(unfinished_folder(options.output), identity(input, options));
+  try {
+    record_layers(input, options, run);
+    const Statistics statistics = collect(input, options, run);
+    const fs::path statistics_file = options.output / "statistics.h5";
+    save_statistics(statistics_file, statistics);
+    CalibrateResult result =
+        fit_and_write(statistics, options.output, options.fit, options.device, {"statistics.h5"});
+    run.remove();
+    result.statistics_file = statistics_file;
+    result.seconds = seconds_since(start);
+    return result;
+  } catch (const InputError&) {
+    // The input will not get better by resuming. What this run did not make itself stays.
+    if (run.is_new()) run.remove();
+    if (new_output) {
+      std::error_code ignored;
+      fs::remove_all(options.output, ignored);
+    }
+    throw;
+  }
+}
+
+CalibrateResult fit_statistics(const fs::path& statistics_file, const fs::path& output,
+                               const FitOptions& options, const Device& device, bool force) {
+  const auto start = Clock::now();
+  const Statistics statistics = load_statistics(statistics_file);
+  refuse_existing(output, force);
+  std::error_code error;
+  fs::create_directories(output, error);
+  if (error) fail_input("{}: cannot be created ({})", output.string(), error.message());
+  CalibrateResult result = fit_and_write(statistics, output, options, device, {});
+  result.statistics_file = statistics_file;
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+}  // namespace oscar

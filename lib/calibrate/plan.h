@@ -1,0 +1,13 @@
+#pragma once
+
+#include "oscar/calibrate/calibrate.h"
+#include "oscar/checkpoint/config.h"
+
+namespace oscar {
+
+/// What a calibration of this model on this data would need: arithmetic from the configuration, and
+/// one measured matrix product for the time.
+CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& tokens, Precision precision,
+                        const Device& device);
+
+}  // namespace oscar

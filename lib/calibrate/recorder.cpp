@@ -1,0 +1,137 @@
+#include "oscar/calibrate/recorder.h"
+
+#include <ATen/ATen.h>
+
+#include "oscar/core/error.h"
+
+namespace oscar {
+
+namespace {
+
+/// [T, heads, D] as [kv_heads, T·group, D] in float64: each KV head's rows together.
+at::Tensor rows_by_kv_head(const at::Tensor& x, std::int64_t kv_heads) {
+  const std::int64_t tokens = x.size(0), group = x.size(1) / kv_heads, dim = x.size(2);
+  return x.to(at::kDouble)
+      .view({tokens, kv_heads, group, dim})
+      .permute({1, 0, 2, 3})
+      .reshape({kv_heads, tokens * group, dim});
+}
+
+at::Tensor outer(const at::Tensor& rows) {
+  return at::bmm(rows.transpose(1, 2), rows);
+}
+
+std::vector<Matrix> matrices(const at::Tensor& stacked) {
+  const at::Tensor host = stacked.to(at::kCPU).contiguous();
+  const auto size = host.size(1);
+  std::vector<Matrix> result;
+  for (std::int64_t head = 0; head < host.size(0); ++head) {
+    const Matrix sum =
+        Eigen::Map<const Matrix>(host.data_ptr<double>() + head * size * size, size, size);
+    result.push_back((sum + sum.transpose()) /
+                     2);  // products of equal factors, summed in other orders
+  }
+  return result;
+}
+
+std::vector<Vector> vectors(const at::Tensor& stacked) {
+  const at::Tensor host = stacked.to(at::kCPU).contiguous();
+  std::vector<Vector> result;
+  for (std::int64_t head = 0; head < host.size(0); ++head) {
+    result.push_back(
+        Eigen::Map<const Vector>(host.data_ptr<double>() + head * host.size(1), host.size(1)));
+  }
+  return result;
+}
+
+}  // namespace
+
+struct Recorder::Sums {
+  int layer = -1;
+  int q_heads = 0;
+  std::int64_t tokens = 0;
+  at::Tensor query_outer, query_sum, key_outer, key_sum, value_outer, value_sum, output_outer;
+  std::vector<at::Tensor> keys,
+      values;  // kept until C_Q is complete: the surrogate's weights need it
+
+  /// V^T diag(w) V with w_t = k_t C_Q k_tᵀ, scaled so that the weights sum to the number of tokens.
+  at::Tensor weighted_value_outer() const {
+    at::Tensor total;
+    at::Tensor weight_sum;
+    const at::Tensor c_q =
+        query_outer / static_cast<double>(tokens * (q_heads / query_outer.size(0)));
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const at::Tensor k = rows_by_kv_head(keys[i], keys[i].size(1));
+      const at::Tensor v = rows_by_kv_head(values[i], values[i].size(1));
+      const at::Tensor weight = (at::bmm(k, c_q) * k).sum(-1, true);  // [kv_heads, T, 1]
+      const at::Tensor part = at::bmm(v.transpose(1, 2), v * weight);
+      total = i == 0 ? part : total + part;
+      weight_sum = i == 0 ? weight.sum(1, true) : weight_sum + weight.sum(1, true);
+    }
+    return total / weight_sum.clamp_min(1e-12) * static_cast<double>(tokens);
+  }
+};
+
+Recorder::Recorder(std::set<int> layers) : layers_(std::move(layers)) {}
+Recorder::~Recorder() = default;
+
+void Recorder::on_progress(std::function<void(std::int64_t)> callback) {
+  progress_ = std::move(callback);
+}
+
+void Recorder::on_attention(const AttentionEvent& event) {
+  if (event.stream != 0) return;
+  if (progress_) progress_(event.q.size(0));
+  if (!layers_.empty() && !layers_.contains(event.layer)) return;
+  const std::int64_t kv_heads = event.k.size(1);
+  const at::Tensor q = rows_by_kv_head(event.q, kv_heads), k = rows_by_kv_head(event.k, kv_heads),
+                   v = rows_by_kv_head(event.v, kv_heads),
+                   o = rows_by_kv_head(event.output, kv_heads);
+  const bool first = !sums_;
+  if (first) {
+    sums_ = std::make_unique<Sums>();
+    sums_->layer = event.layer;
+    sums_->q_heads = static_cast<int>(event.q.size(1));
+  }
+  Sums& s = *sums_;
+  if (s.layer != event.layer) fail("layer {} ended without finish_layer()", s.layer);
+  const auto add = [first](at::Tensor& sum, const at::Tensor& part) {
+    if (first) {
+      sum = part;
+    } else {
+      sum += part;
+    }
+  };
+  add(s.query_outer, outer(q));
+  add(s.query_sum, q.sum(1));
+  add(s.key_outer, outer(k));
+  add(s.key_sum, k.sum(1));
+  add(s.value_outer, outer(v));
+  add(s.value_sum, v.sum(1));
+  add(s.output_outer, outer(o));
+  s.tokens += event.q.size(0);
+  s.keys.push_back(event.k.clone());
+  s.values.push_back(event.v.clone());
+}
+
+LayerStatistics Recorder::finish_layer(int layer) {
+  if (!sums_ || sums_->layer != layer) fail("no attention of layer {} was recorded", layer);
+  const std::unique_ptr<Sums> s = std::move(sums_);
+  LayerStatistics result;
+  result.kv_heads = static_cast<int>(s->key_outer.size(0));
+  result.q_heads = s->q_heads;
+  result.head_dim = static_cast<int>(s->key_outer.size(1));
+  result.value_dim = static_cast<int>(s->value_outer.size(1));
+  result.tokens = s->tokens;
+  result.query_outer = matrices(s->query_outer);
+  result.query_sum = vectors(s->query_sum);
+  result.key_outer = matrices(s->key_outer);
+  result.key_sum = vectors(s->key_sum);
+  result.value_outer = matrices(s->value_outer);
+  result.value_sum = vectors(s->value_sum);
+  result.output_outer = matrices(s->output_outer);
+  result.weighted_value_outer = matrices(s->weighted_value_outer());
+  return result;
+}
+
+}  // namespace oscar

@@ -1,0 +1,262 @@
+#include "oscar/zoo/rotation_file.h"
+
+#include <charconv>
+
+#include "oscar/core/atomic_file.h"
+#include "oscar/core/error.h"
+#include "zoo/torch_file.h"
+
+namespace oscar {
+
+namespace {
+
+using pickle::Dict;
+using pickle::Tensor;
+using pickle::Value;
+
+/// Interprets the objects of a rotation file.
+class Schema {
+ public:
+  Schema(const TorchFile& file, Side side) : file_(file) { set_.side = side; }
+
+  RotationSet read() {
+    if (const auto* stacked = file_.root().as<Tensor>()) {
+      read_stacked(*stacked);
+    } else if (const auto* dict = file_.root().as<Dict>()) {
+      if (const auto* layers = dict->find("layers")) {
+        read_header(*dict);
+        read_layers(*layers);
+      } else {
+        read_layers(file_.root());  // flat {id: tensor}
+      }
+    } else {
+      refuse("holds neither a dictionary nor a tensor [layers, D, D]");
+    }
+    if (set_.layers.empty()) refuse("holds no layers");
+    check_granularity();
+    return std::move(set_);
+  }
+
+ private:
+  template <typename... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
+    fail_input("{}: {}", file_.source(), fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  std::string text(const Dict& dict, const char* key) const {
+    const auto* value = dict.find(key);
+    const auto* result = value != nullptr ? value->as<std::string>() : nullptr;
+    return result != nullptr ? *result : "";
+  }
+
+  std::int64_t integer(const Dict& dict, const char* key) const {
+    const auto* value = dict.find(key);
+    const auto* result = value != nullptr ? value->as<std::int64_t>() : nullptr;
+    return result != nullptr ? *result : 0;
+  }
+
+  void read_header(const Dict& dict) {
+    const auto* version = dict.find("format_version");
+    const auto* number = version != nullptr ? version->as<std::int64_t>() : nullptr;
+    if (number != nullptr && (*number < 1 || *number > 2)) {
+      refuse("format_version {} is not supported; this program reads versions 1 and 2", *number);
+    }
+    set_.objective = text(dict, "objective");
+    const auto* block = dict.find("calibration");
+    if (const auto* calibration = block != nullptr ? block->as<Dict>() : nullptr) {
+      Calibration c;
+      c.generation_id = text(*calibration, "generation_id");
+      c.model_path = text(*calibration, "model_path");
+      c.model_revision = text(*calibration, "model_revision");
+      c.model_fingerprint = text(*calibration, "model_fingerprint");
+      c.prompt_sha256 = text(*calibration, "prompt_sha256");
+      c.tokens = integer(*calibration, "tokens");
+      c.global_q_heads = integer(*calibration, "global_q_heads");
+      c.global_kv_heads = integer(*calibration, "global_kv_heads");
+      const auto* post_rope = calibration->find("post_rope");
+      const auto* flag = post_rope != nullptr ? post_rope->as<bool>() : nullptr;
+      c.post_rope = flag == nullptr || *flag;
+      c.accumulator_dtype = text(*calibration, "accumulator_dtype");
+      set_.calibration = c;
+    }
+  }
+
+  /// Layer ids are integers or their decimal spelling.
+  int layer_id(const Value& key) const {
+    std::int64_t id = -1;
+    if (const auto* number = key.as<std::int64_t>()) {
+      id = *number;
+    } else if (const auto* word = key.as<std::string>()) {
+      const auto [end, error] = std::from_chars(word->data(), word->data() + word->size(), id);
+      if (error != std::errc() || end != word->data() + word->size()) id = -1;
+    }
+    if (id < 0 || id > 100000) refuse("a layer's key is not a layer number");
+    return static_cast<int>(id);
+  }
+
+  void read_layers(const Value& value) {
+    const auto* layers = value.as<Dict>();
+    if (layers == nullptr) refuse("\"layers\" is not a dictionary");
+    for (const auto& [key, content] : layers->items) {
+      const int id = layer_id(*key);
+      LayerRotation layer;
+      if (const auto* bare = content->as<Tensor>()) {
+        layer.rotation = matrices(*bare, id);
+      } else if (const auto* fields = content->as<Dict>()) {
+        const auto* rotation = fields->find("rotation");
+        const auto* tensor = rotation != nullptr ? rotation->as<Tensor>() : nullptr;
+        if (tensor == nullptr) refuse("layer {} has no tensor \"rotation\"", id);
+        layer.rotation = matrices(*tensor, id);
+        const auto* eigenvalues = fields->find("eigenvalues");
+        if (const auto* values = eigenvalues != nullptr ? eigenvalues->as<Tensor>() : nullptr) {
+          layer.eigenvalues = vectors(*values, id, layer);
+        }
+      } else {
+        refuse("layer {} is neither a tensor nor a dictionary", id);
+      }
+      if (!set_.layers.emplace(id, std::move(layer)).second) refuse("layer {} is there twice", id);
+    }
+  }
+
+  void read_stacked(const Tensor& stacked) {
+    if (stacked.shape.size() != 3 || stacked.shape[1] != stacked.shape[2]) {
+      refuse("a bare tensor must have the shape [layers, D, D]");
+    }
+    const auto values = file_.read(stacked, "the stacked tensor");
+    const auto size = stacked.shape[1];
+    for (std::int64_t id = 0; id < stacked.shape[0]; ++id) {
+      set_.layers[static_cast<int>(id)].rotation.push_back(
+          Eigen::Map<const MatrixF>(values.data() + id * size * size, size, size));
+    }
+  }
+
+  std::vector<MatrixF> matrices(const Tensor& tensor, int id) {
+    const auto& shape = tensor.shape;
+    const std::size_t axes = shape.size();
+    if (axes < 2 || axes > 3 || shape[axes - 1] != shape[axes - 2] || shape[axes - 1] < 1 ||
+        shape[0] < 1) {
+      refuse("layer {}: the rotation has the shape [{}], expected [D, D] or [kv_heads, D, D]", id,
+             fmt::join(shape, ", "));
+    }
+    const auto values = file_.read(tensor, fmt::format("the rotation of layer {}", id));
+    const auto size = shape[axes - 1], count = axes == 3 ? shape[0] : 1;
+    std::vector<MatrixF> result;
+    for (std::int64_t i = 0; i < count; ++i) {
+      result.push_back(Eigen::Map<const MatrixF>(values.data() + i * size * size, size, size));
+    }
+    if (axes == 3) set_.granularity = Granularity::head;
+    return result;
+  }
+
+  std::vector<VectorF> vectors(const Tensor& tensor, int id, const LayerRotation& layer) const {
+    const auto size = layer.rotation[0].rows(),
+               count = static_cast<Eigen::Index>(layer.rotation.size());
+    const auto values = file_.read(tensor, fmt::format("the eigenvalues of layer {}", id));
+    if (static_cast<Eigen::Index>(values.size()) != size * count) {
+      refuse("layer {}: {} eigenvalues, expected {}", id, values.size(), size * count);
+    }
+    std::vector<VectorF> result;
+    for (Eigen::Index i = 0; i < count; ++i) {
+      result.push_back(Eigen::Map<const VectorF>(values.data() + i * size, size));
+    }
+    return result;
+  }
+
+  void check_granularity() const {
+    const std::size_t count = set_.layers.begin()->second.rotation.size();
+    for (const auto& [id, layer] : set_.layers) {
+      if (layer.rotation.size() != count) {
+        refuse("layer {} has {} matrices, layer {} has {}", id, layer.rotation.size(),
+               set_.layers.begin()->first, count);
+      }
+    }
+  }
+
+  const TorchFile& file_;
+  RotationSet set_;
+};
+
+void write_calibration(pickle::Writer& out, const Calibration& c) {
+  out.string("calibration");
+  out.begin_dict();
+  const auto text = [&out](const char* key, const std::string& value) {
+    out.string(key);
+    out.string(value);
+  };
+  const auto number = [&out](const char* key, std::int64_t value) {
+    out.string(key);
+    out.integer(value);
+  };
+  text("generation_id", c.generation_id);
+  text("model_path", c.model_path);
+  text("model_revision", c.model_revision);
+  text("model_fingerprint", c.model_fingerprint);
+  text("prompt_sha256", c.prompt_sha256);
+  number("tokens", c.tokens);
+  number("global_q_heads", c.global_q_heads);
+  number("global_kv_heads", c.global_kv_heads);
+  out.string("post_rope");
+  out.boolean(c.post_rope);
+  text("accumulator_dtype", c.accumulator_dtype);
+  out.end_dict();
+}
+
+/// Matrices or vectors of one layer, stacked per head or alone.
+template <typename T>
+void write_stack(TorchFileWriter& file, const std::vector<T>& parts, bool per_head) {
+  std::vector<float> values;
+  for (const T& part : parts) values.insert(values.end(), part.data(), part.data() + part.size());
+  std::vector<std::int64_t> shape;
+  if (per_head) shape.push_back(static_cast<std::int64_t>(parts.size()));
+  shape.push_back(parts[0].rows());
+  if (parts[0].cols() > 1) shape.push_back(parts[0].cols());
+  file.tensor(values.data(), shape);
+}
+
+}  // namespace
+
+RotationSet load_rotations(const std::filesystem::path& path, Side side) {
+  const TorchFile file(path);
+  return Schema(file, side).read();
+}
+
+void save_rotations(const std::filesystem::path& path, const RotationSet& rotations) {
+  const bool per_head = rotations.granularity == Granularity::head;
+  TorchFileWriter file;
+  pickle::Writer& out = file.pickle();
+  out.begin_dict();
+  out.string("format_version");
+  out.integer(per_head ? 2 : 1);
+  out.string("objective");
+  out.string(rotations.objective);
+  out.string("source_grouping");
+  out.string(per_head ? "per_kv_head" : "layer");
+  if (rotations.calibration) write_calibration(out, *rotations.calibration);
+  out.string("layers");
+  out.begin_dict();
+  for (const auto& [id, layer] : rotations.layers) {
+    out.integer(id);
+    out.begin_dict();
+    out.string("layer_id");
+    out.integer(id);
+    out.string("rotation");
+    write_stack(file, layer.rotation, per_head);
+    if (!layer.eigenvalues.empty()) {
+      out.string("eigenvalues");
+      write_stack(file, layer.eigenvalues, per_head);
+    }
+    out.end_dict();
+  }
+  out.end_dict();
+  out.end_dict();
+  write_file(path, file.finish(path.stem().string()));
+}
+
+std::string rotation_file_name(const RotationSet& rotations) {
+  const char* side = rotations.side == Side::key ? "k" : "v";
+  if (rotations.granularity == Granularity::head)
+    return fmt::format("{}_rotation_perhead.pt", side);
+  return fmt::format("{}_rotation_{}.pt", side, rotations.objective);
+}
+
+}  // namespace oscar
