@@ -34,6 +34,7 @@ struct PropagatedError {
 
 struct CandidateReport {
   std::string name;
+  bool baseline = false;
   ServedSettings settings;
   PropagatedError propagated;
   std::vector<LayerError> layers;

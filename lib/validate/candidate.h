@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "oscar/checkpoint/config.h"
+#include "oscar/validate/validate.h"
+
+namespace oscar {
+
+/// A pair to be scored, with the settings it is served with.
+struct Candidate {
+  std::string name;
+  bool baseline = false;
+  RotationPair pair;
+  ServedSettings settings;
+};
+
+/// The candidates and baselines that the options ask for, checked against the model: layers, heads,
+/// dimensions, orthogonality, fingerprint. Warns when a pair was calibrated on the data it is
+/// scored on.
+std::vector<Candidate> load_candidates(const ValidateOptions& options, const ModelConfig& config,
+                                       const std::string& model_fingerprint,
+                                       const std::string& dataset_sha256);
+
+/// The same matrix for every layer, keys and values: "identity" or "hadamard". Throws InputError
+/// for another name.
+RotationPair baseline_pair(const std::string& name, const ModelConfig& config);
+
+}  // namespace oscar
