@@ -125,7 +125,7 @@ TEST(Eigh, SmallEigenvaluesOfARankDeficientMomentAreZero) {
   EXPECT_GT(system.values[52], 1e-3 * system.values[63]);
 }
 
-TEST(Eigh, ABuildWithoutCudaSaysSo) {
+TEST(Eigh, AMissingDeviceIsAnError) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "there is a CUDA device";
   EXPECT_THROW(eigh({Matrix::Identity(2, 2)}, Device{Device::Kind::cuda, 0}), Error);
 }

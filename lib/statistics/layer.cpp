@@ -1,0 +1,126 @@
+#include "oscar/core/error.h"
+#include "statistics/fields.h"
+
+namespace oscar {
+
+namespace {
+
+/// Sums of products of equal factors differ across the diagonal only by the order of their
+/// rounding.
+constexpr double kSymmetryTolerance = 1e-6;
+
+void check_outer(const Matrix& sum, int dim, const std::string& where) {
+  if (sum.rows() != dim || sum.cols() != dim) {
+    fail_input("{} is {} x {}, expected {} x {}", where, sum.rows(), sum.cols(), dim, dim);
+  }
+  if (!sum.allFinite()) fail_input("{} holds a non-finite number", where);
+  if (sum.diagonal().minCoeff() < 0) {
+    fail_input("{} has a negative number on its diagonal; a sum of squares was expected", where);
+  }
+  const double asymmetry = (sum - sum.transpose()).cwiseAbs().maxCoeff();
+  if (asymmetry > kSymmetryTolerance * sum.diagonal().maxCoeff()) {
+    fail_input("{} is not symmetric (by {:g}); a sum of outer products was expected", where,
+               asymmetry);
+  }
+}
+
+template <typename Field>
+void check_heads(const LayerStatistics& layer, const Field& field, const std::string& where) {
+  const std::size_t heads = (layer.*field.member).size();
+  if (heads != static_cast<std::size_t>(layer.kv_heads)) {
+    fail_input("{}: {} has {} heads, expected kv_heads = {}", where, field.name, heads,
+               layer.kv_heads);
+  }
+}
+
+std::string describe(const LayerStatistics& layer) {
+  return fmt::format("{} KV heads, {} query heads, key dimension {}, value dimension {}",
+                     layer.kv_heads, layer.q_heads, layer.head_dim, layer.value_dim);
+}
+
+}  // namespace
+
+LayerStatistics LayerStatistics::zeros(int kv_heads, int q_heads, int head_dim, int value_dim) {
+  LayerStatistics result;
+  result.kv_heads = kv_heads;
+  result.q_heads = q_heads;
+  result.head_dim = head_dim;
+  result.value_dim = value_dim;
+  const auto heads = static_cast<std::size_t>(kv_heads);
+  for (const auto& field : kOuterFields) {
+    const int dim = result.*field.dim;
+    (result.*field.member).assign(heads, Matrix::Zero(dim, dim));
+  }
+  for (const auto& field : kSumFields) {
+    (result.*field.member).assign(heads, Vector::Zero(result.*field.dim));
+  }
+  return result;
+}
+
+void LayerStatistics::merge(const LayerStatistics& other) {
+  if (kv_heads != other.kv_heads || q_heads != other.q_heads || head_dim != other.head_dim ||
+      value_dim != other.value_dim) {
+    fail_input("statistics of different shapes cannot be added: {} and {}", describe(*this),
+               describe(other));
+  }
+  if ((samples() > 0) != (other.samples() > 0)) {
+    fail_input("statistics with row samples cannot be added to statistics without ({} and {} rows)",
+               samples(), other.samples());
+  }
+  const auto heads = static_cast<std::size_t>(kv_heads);
+  tokens += other.tokens;
+  for (const auto& field : kOuterFields) {
+    for (std::size_t h = 0; h < heads; ++h) (this->*field.member)[h] += (other.*field.member)[h];
+  }
+  for (const auto& field : kSumFields) {
+    for (std::size_t h = 0; h < heads; ++h) (this->*field.member)[h] += (other.*field.member)[h];
+  }
+  if (samples() == 0) return;
+  for (const auto& field : kSampleFields) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      const MatrixF& mine = (this->*field.member)[h];
+      const MatrixF& theirs = (other.*field.member)[h];
+      MatrixF both(mine.rows() + theirs.rows(), mine.cols());
+      both << mine, theirs;
+      (this->*field.member)[h] = std::move(both);
+    }
+  }
+}
+
+void LayerStatistics::check(const std::string& where) const {
+  if (kv_heads < 1 || q_heads < 1 || head_dim < 1 || value_dim < 1 || q_heads % kv_heads != 0) {
+    fail_input("{}: impossible shape: {} (query heads must be a multiple of KV heads)", where,
+               describe(*this));
+  }
+  if (tokens < 0) fail_input("{}: a negative number of tokens ({})", where, tokens);
+  for (const auto& field : kOuterFields) {
+    check_heads(*this, field, where);
+    for (std::size_t h = 0; h < (this->*field.member).size(); ++h) {
+      check_outer((this->*field.member)[h], this->*field.dim,
+                  fmt::format("{}: {} of head {}", where, field.name, h));
+    }
+  }
+  for (const auto& field : kSumFields) {
+    check_heads(*this, field, where);
+    for (std::size_t h = 0; h < (this->*field.member).size(); ++h) {
+      const Vector& sum = (this->*field.member)[h];
+      if (sum.size() != this->*field.dim || !sum.allFinite()) {
+        fail_input("{}: {} of head {} has {} numbers (expected {}, all finite)", where, field.name,
+                   h, sum.size(), this->*field.dim);
+      }
+    }
+  }
+  if (key_samples.empty() && value_samples.empty()) return;
+  for (const auto& field : kSampleFields) {
+    check_heads(*this, field, where);
+    for (std::size_t h = 0; h < (this->*field.member).size(); ++h) {
+      const MatrixF& rows = (this->*field.member)[h];
+      if (rows.rows() != samples() || rows.cols() != this->*field.dim || !rows.allFinite()) {
+        fail_input("{}: {} of head {} is {} x {} (expected {} x {}, all finite)", where, field.name,
+                   h, rows.rows(), rows.cols(), samples(), this->*field.dim);
+      }
+    }
+  }
+}
+
+}  // namespace oscar

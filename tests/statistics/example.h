@@ -1,0 +1,60 @@
+#pragma once
+
+#include <random>
+#include <string>
+
+#include "oscar/core/hash.h"
+#include "oscar/statistics/statistics.h"
+
+namespace oscar::test {
+
+/// Σ xᵀx of `rows` random rows.
+inline Matrix random_outer(int dim, int rows, std::mt19937& engine) {
+  std::normal_distribution<double> normal;
+  Matrix x(rows, dim);
+  for (Eigen::Index i = 0; i < x.size(); ++i) x.data()[i] = normal(engine);
+  const Matrix sum = x.transpose() * x;
+  return (sum + sum.transpose()) / 2;
+}
+
+inline LayerStatistics example_layer(unsigned seed, int samples = 0) {
+  std::mt19937 engine(seed);
+  LayerStatistics layer = LayerStatistics::zeros(2, 6, 4, 3);
+  layer.tokens = 20;
+  for (std::size_t h = 0; h < 2; ++h) {
+    layer.query_outer[h] = random_outer(4, 60, engine);
+    layer.key_outer[h] = random_outer(4, 20, engine);
+    layer.value_outer[h] = random_outer(3, 20, engine);
+    layer.output_outer[h] = random_outer(3, 60, engine);
+    layer.weighted_value_outer[h] = random_outer(3, 20, engine);
+    layer.query_sum[h] = random_outer(4, 1, engine).col(0);
+    layer.key_sum[h] = random_outer(4, 1, engine).col(0);
+    layer.value_sum[h] = random_outer(3, 1, engine).col(0);
+    if (samples > 0) {
+      layer.key_samples.push_back(
+          random_outer(4, samples, engine).replicate(samples, 1).topRows(samples).cast<float>());
+      layer.value_samples.push_back(
+          random_outer(3, samples, engine).replicate(samples, 1).topRows(samples).cast<float>());
+    }
+  }
+  return layer;
+}
+
+/// Statistics of two layers, 3 and 7, whose numbers and dataset depend on the seed.
+inline Statistics example(unsigned seed, int samples = 0) {
+  Statistics result;
+  result.model = "a model";
+  result.model_fingerprint = "weights";
+  result.tokenizer_fingerprint = "words";
+  result.dataset_sha256 = sha256_hex(std::to_string(seed));
+  result.tool_version = "0.1.0";
+  result.precision = "fp32";
+  result.tokens = 20;
+  result.sequences = 2;
+  result.sequence_length = 10 + seed;
+  result.layers.emplace(3, example_layer(2 * seed, samples));
+  result.layers.emplace(7, example_layer(2 * seed + 1, samples));
+  return result;
+}
+
+}  // namespace oscar::test
