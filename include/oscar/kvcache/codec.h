@@ -39,7 +39,7 @@ struct CodecSettings {
   void check() const;
 };
 
-inline constexpr int kMaxHeadDim = 1024;
+inline constexpr int kMaxHeadDim = 512;
 
 /// Coded rows in memory that the caller owns. `codes` holds dim / 4 bytes a row (byte i: channels
 /// i, i + dim/4, i + dim/2, i + 3dim/4 in bit pairs 0, 2, 4, 6); `scales_zeros` 2·groups numbers of

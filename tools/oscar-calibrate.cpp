@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+
+#include "command_line.h"
+#include "oscar/calibrate/calibrate.h"
+#include "oscar/calibrate/summary.h"
+#include "oscar/core/atomic_file.h"
+#include "oscar/core/json.h"
+#include "oscar/statistics/statistics.h"
+#include "prompt_options.h"
+
+namespace oscar::cli {
+namespace {
+
+/// How to turn moments into rotations.
+struct FitArguments {
+  std::string objective = "oscar";
+  std::string composition = "r_h_pbr";
+  std::string granularity = "layer";
+
+  void add_to(CLI::App& app) {
+    app.add_option("--objective", objective, describe_objectives())
+        ->group("Rotation")
+        ->capture_default_str();
+    app.add_option("--composition", composition, describe_compositions())
+        ->group("Rotation")
+        ->capture_default_str();
+    app.add_option("--granularity", granularity, "One rotation a layer or a KV head: layer or head")
+        ->group("Rotation")
+        ->capture_default_str();
+  }
+  FitOptions parse() const { return parse_fit_options(objective, composition, granularity); }
+};
+
+void write_result(const CommonOptions& common, const OrderedJson& json) {
+  if (!common.json.empty()) write_json(common.json, json);
+}
+
+int report(const CalibrateResult& result, const CommonOptions& common) {
+  fmt::print("{}", to_text(result));
+  write_result(common, to_json(result));
+  return result.health.sound ? kDone : kBelowThreshold;
+}
+
+int calibrate_model(CalibrateOptions options, const CommonOptions& common, bool dry_run) {
+  options.device = common.parsed_device();
+  options.progress = common.parsed_progress();
+  if (dry_run) {
+    const CalibratePlan plan = plan_calibration(options);
+    fmt::print("{}", to_text(plan, options.device));
+    write_result(common, to_json(plan));
+    return kDone;
+  }
+  return report(calibrate(options), common);
+}
+
+int run_main(int argc, char** argv) {
+  CLI::App app(
+      "Learns the rotations of an INT2 KV cache from a model and a calibration set.\n"
+      "Writes statistics.h5, the rotation pair and manifest.json.",
+      "oscar-calibrate");
+  set_up(app);
+  app.require_subcommand(0, 1);
+  app.footer(
+      "Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 the data cannot support the "
+      "rotation, "
+      "130 interrupted.\nExample: oscar-calibrate my-model/ --output rotations/");
+
+  CommonOptions common;
+  CalibrateOptions options;
+  TextOptions text;
+  FitArguments fit_arguments;
+  std::vector<int> layers;
+  bool dry_run = false;
+  app.add_option("MODEL", options.model, "Hugging Face folder or GGUF file")->type_name("PATH");
+  app.add_option("-o,--output", options.output, "Folder to write")
+      ->group("Output")
+      ->type_name("DIR");
+  app.add_flag("--force", options.force, "Replace what the output folder holds")->group("Output");
+  app.add_flag("--resume", options.resume, "Go on with an interrupted run")->group("Running");
+  app.add_flag("--dry-run", dry_run, "Print tokens, layers, memory and time; write nothing")
+      ->group("Running");
+  app.add_option("--layers", layers, "Record only these layers")->group("Rotation")->delimiter(',');
+  text.add_to(app, "the built-in calibration set");
+  fit_arguments.add_to(app);
+  common.add_to(app);
+
+  std::filesystem::path statistics;
+  auto* fit_command = app.add_subcommand("fit", "Fit again from statistics.h5, without the model");
+  fit_command->add_option("STATISTICS", statistics, "statistics.h5 of a calibration")
+      ->required()
+      ->type_name("FILE");
+  fit_command->add_option("-o,--output", options.output, "Folder to write")
+      ->required()
+      ->type_name("DIR");
+  fit_command->add_flag("--force", options.force, "Replace what the output folder holds");
+  fit_arguments.add_to(*fit_command);
+  common.add_to(*fit_command);
+
+  std::vector<std::filesystem::path> parts;
+  auto* merge_command =
+      app.add_subcommand("merge", "Add the statistics of several runs of one model");
+  merge_command->add_option("STATISTICS", parts, "Two or more statistics files")
+      ->required()
+      ->expected(2, 4096)
+      ->type_name("FILE...");
+  merge_command->add_option("-o,--output", options.output, "Statistics file to write")
+      ->required()
+      ->type_name("FILE");
+  merge_command->add_flag("--force", options.force, "Replace the output file");
+
+  std::filesystem::path inspected;
+  auto* inspect_command =
+      app.add_subcommand("inspect", "Say what a statistics or rotation file holds");
+  inspect_command
+      ->add_option("FILE", inspected, "statistics.h5, a rotation file, or a folder with a pair")
+      ->required()
+      ->type_name("PATH");
+  inspect_command->add_option("--json", common.json, "Also write it to this file as JSON")
+      ->type_name("FILE");
+
+  return run(app, argc, argv, [&]() -> int {
+    set_up_log(common.log_level);
+    if (*fit_command) {
+      return report(fit_statistics(statistics, options.output, fit_arguments.parse(),
+                                   common.parsed_device(), options.force),
+                    common);
+    }
+    if (*merge_command) {
+      refuse_existing(options.output, options.force);
+      std::vector<Statistics> loaded;
+      for (const auto& part : parts) loaded.push_back(load_statistics(part));
+      const Statistics sum = merge(std::move(loaded));
+      save_statistics(options.output, sum);
+      fmt::print("{}: {} tokens of {} runs\n", options.output.string(), sum.tokens, parts.size());
+      return kDone;
+    }
+    if (*inspect_command) {
+      const OrderedJson found = inspect(inspected);
+      fmt::print("{}", inspect_text(found));
+      write_result(common, found);
+      return kDone;
+    }
+    if (options.model.empty() || options.output.empty()) {
+      fail_input("MODEL and --output are needed; see --help");
+    }
+    options.prompts = text.prompts;
+    options.chat_template = text.chat_template;
+    options.precision = text.precision;
+    options.fit = fit_arguments.parse();
+    options.layers = {layers.begin(), layers.end()};
+    return calibrate_model(options, common, dry_run);
+  });
+}
+
+}  // namespace
+}  // namespace oscar::cli
+
+int main(int argc, char** argv) {
+  return oscar::cli::run_main(argc, argv);
+}
