@@ -90,7 +90,7 @@ struct CodedRows {
 ///
 /// Rows are rounded to bf16 first (a no-op on rows that are bf16 already). Any input is defined:
 /// NaN counts as 0, and magnitudes above 1.69e38 (infinities among them) as 1.69e38, so that a
-/// group's range is always finite. A zero saturates at the largest finite fp32, and fp16 scales and
+/// group's range is always finite. A zero saturates at the largest bf16, and fp16 scales and
 /// zeros at ±65504.
 class Int2Codec {
  public:
