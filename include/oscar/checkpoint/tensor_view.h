@@ -9,15 +9,15 @@
 namespace oscar {
 
 /// How a checkpoint stores a tensor's elements. The q types are GGUF's block formats.
-enum class ElementType { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
+enum class TensorType { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
 
 /// "F32", "Q4_1", ...
-const char* name_of(ElementType type);
+const char* name_of(TensorType type);
 
 /// A tensor inside a mapped checkpoint: nothing is copied until it is converted.
 struct TensorView {
   std::string name;  ///< as the file calls it, for messages
-  ElementType type = ElementType::f32;
+  TensorType type = TensorType::f32;
   std::vector<std::int64_t>
       shape;  ///< outermost dimension first; block formats run along the last one
   std::span<const std::byte> data;
