@@ -136,6 +136,7 @@ std::string last_error() {
     return 0;
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, &text);
+  std::replace(text.begin(), text.end(), '\n', ' ');
   return text.empty() ? "no reason given" : text;
 }
 

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oscar/core/device.h"
+#include "oscar/rotation/composition.h"
+#include "oscar/rotation/health.h"
+#include "oscar/rotation/objective.h"
+#include "oscar/rotation/rotation_set.h"
+#include "oscar/statistics/statistics.h"
+
+namespace oscar {
+
+/// What to fit. The defaults are the paper's.
+struct FitOptions {
+  std::string key = "qqt";  ///< an objective for keys: qqt, ktk, uresidual, hadamard, identity
+  std::string value =
+      "sst";  ///< for values: sst (exact), sst-surrogate, vtv, uresidual, hadamard, identity
+  Granularity granularity = Granularity::layer;
+  Composition composition = Composition::r_h_pbr;
+};
+
+/// A pair of objectives under one name.
+struct Preset {
+  const char* name;
+  const char* key;
+  const char* value;
+  const char* summary;
+};
+
+/// oscar, reference, ktk-vtv, uresidual, hadamard, identity.
+const std::vector<Preset>& presets();
+
+/// Sets the objectives that a word names: a preset, or "KEY+VALUE" ("ktk+sst-surrogate"). The rest
+/// of the options stays. Throws InputError listing what there is for another word.
+void apply_objective(FitOptions& options, std::string_view word);
+
+Granularity parse_granularity(
+    std::string_view word);  ///< "layer" or "head"; throws InputError otherwise
+const char* name_of(Granularity granularity);
+
+/// Fits the pair of rotations. The same statistics and options give the same bits on one device.
+/// Every matrix is orthonormal to 1e-6 in fp32, which is checked. The calibration block is filled,
+/// its generation_id derived from what was measured and what came out. Throws InputError if the
+/// statistics hold no layers or no tokens, or lack what an objective needs.
+RotationPair fit(const Statistics& statistics, const FitOptions& options, const Device& device);
+
+}  // namespace oscar

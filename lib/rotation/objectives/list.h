@@ -1,0 +1,18 @@
+#pragma once
+
+#include "oscar/rotation/objective.h"
+
+/// Every objective's one instance, defined in the file of its name. objectives() (list.cpp) gathers
+/// them.
+namespace oscar {
+
+const Objective& ktk_objective();
+const Objective& qqt_objective();
+const Objective& vtv_objective();
+const Objective& sst_objective();
+const Objective& sst_surrogate_objective();
+const Objective& uresidual_objective(Side side);
+const Objective& hadamard_objective(Side side);
+const Objective& identity_objective(Side side);
+
+}  // namespace oscar

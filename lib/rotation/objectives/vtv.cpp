@@ -1,0 +1,30 @@
+#include "rotation/objectives/list.h"
+#include "rotation/objectives/moment.h"
+
+namespace oscar {
+
+namespace {
+
+/// C_V of contract, section 1.
+class Vtv : public MomentObjective {
+ public:
+  std::string_view name() const override { return "vtv"; }
+  std::string_view summary() const override {
+    return "second moment of the values (an ablation; published per-head files)";
+  }
+
+ private:
+  std::string_view file_prefix() const override { return "vtv"; }
+  Matrix moment(const LayerStatistics& layer, std::size_t head) const override {
+    return layer.value_outer[head] / static_cast<double>(layer.tokens);
+  }
+};
+
+}  // namespace
+
+const Objective& vtv_objective() {
+  static const Vtv objective;
+  return objective;
+}
+
+}  // namespace oscar
