@@ -18,17 +18,28 @@ struct FitArguments {
   std::string granularity = "layer";
 
   void add_to(CLI::App& app) {
-    app.add_option("--objective", objective, describe_objectives())
-        ->group("Rotation")
-        ->capture_default_str();
-    app.add_option("--composition", composition, describe_compositions())
+    std::string objectives = "What the rotations diagonalise, a preset or KEY+VALUE:";
+    for (const Preset& preset : presets()) {
+      objectives +=
+          fmt::format("\n{} ({}+{}): {}", preset.name, preset.key, preset.value, preset.summary);
+    }
+    app.add_option("--objective", objective, objectives)->group("Rotation")->capture_default_str();
+    std::string compositions = "Factors of the rotation, in order:";
+    for (const Composition c : all_compositions()) compositions += fmt::format(" {}", name_of(c));
+    app.add_option("--composition", composition, compositions)
         ->group("Rotation")
         ->capture_default_str();
     app.add_option("--granularity", granularity, "One rotation a layer or a KV head: layer or head")
         ->group("Rotation")
         ->capture_default_str();
   }
-  FitOptions parse() const { return parse_fit_options(objective, composition, granularity); }
+  FitOptions parse() const {
+    FitOptions options;
+    apply_objective(options, objective);
+    options.composition = parse_composition(composition);
+    options.granularity = parse_granularity(granularity);
+    return options;
+  }
 };
 
 void write_result(const CommonOptions& common, const OrderedJson& json) {
@@ -38,7 +49,7 @@ void write_result(const CommonOptions& common, const OrderedJson& json) {
 int report(const CalibrateResult& result, const CommonOptions& common) {
   fmt::print("{}", to_text(result));
   write_result(common, to_json(result));
-  return result.health.sound ? kDone : kBelowThreshold;
+  return result.health.verdict == Health::bad ? kBelowThreshold : kDone;
 }
 
 int calibrate_model(CalibrateOptions options, const CommonOptions& common, bool dry_run) {

@@ -159,7 +159,7 @@ CalibrateResult fit_and_write(const Statistics& statistics, const fs::path& outp
                               const std::vector<std::string>& listed) {
   CalibrateResult result;
   const RotationPair pair = fit(statistics, fit_options, device);
-  result.health = check_health(statistics, fit_options);
+  result.health = check_health(pair);
   PairInfo info;
   info.model = statistics.model;
   info.model_fingerprint = statistics.model_fingerprint;

@@ -89,7 +89,7 @@ std::string to_text(const CalibrateResult& result) {
   std::string text = fmt::format("\nCalibrated {} layers on {} tokens ({} sequences) in {}, peak memory {}.\n", result.layers,
                                  result.tokens, result.sequences, format_seconds(result.seconds),
                                  format_bytes(peak_memory_bytes()));
-  for (const std::string& warning : result.health.warnings) text += "warning: " + warning + "\n";
+  if (result.health.verdict != Health::good) text += "warning: " + result.health.message + "\n";
   text += fmt::format("Written to {}:\n", result.output.string());
   for (const fs::path& file : {result.key_file, result.value_file, result.statistics_file, result.manifest_file}) {
     if (file.parent_path() == result.output) text += fmt::format("  {}\n", file.filename().string());
@@ -110,8 +110,8 @@ OrderedJson to_json(const CalibrateResult& result) {
           {"sequences", result.sequences},
           {"seconds", result.seconds},
           {"peak_memory_bytes", peak_memory_bytes()},
-          {"sound", result.health.sound},
-          {"warnings", result.health.warnings}};
+          {"health", name_of(result.health.verdict)},
+          {"health_message", result.health.message}};
 }
 
 std::string to_text(const CalibratePlan& plan, const Device& device) {

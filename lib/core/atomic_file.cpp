@@ -22,7 +22,7 @@ void flush_to_disk(const fs::path& path, int flags) {
   const bool flushed = ::fsync(file) == 0;
   const int reason = errno;
   ::close(file);
-  if (!flushed) fail("{}: cannot be flushed to disk ({})", path.string(), std::strerror(reason));
+  if (!flushed) fail_write(path, std::strerror(reason));
 }
 
 fs::path folder_of(const fs::path& path) {
@@ -56,9 +56,20 @@ void AtomicFile::commit() {
   flush_to_disk(temporary_, O_RDONLY);
   std::error_code error;
   fs::rename(temporary_, destination_, error);
-  if (error) fail("{}: cannot be put in place ({})", destination_.string(), error.message());
+  if (error) fail_write(destination_, error.message());
   committed_ = true;
   flush_to_disk(folder_of(destination_), O_RDONLY | O_DIRECTORY);
+}
+
+void fail_write(const fs::path& path, const std::string& reason) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder_of(path), error);
+  constexpr std::uintmax_t kFull = 1u << 20;
+  if (!error && space.available < kFull) {
+    fail_input("{}: cannot be written, the disk is full; free some space or write elsewhere",
+               path.string());
+  }
+  fail("{}: cannot be written ({})", path.string(), reason);
 }
 
 void write_file(const fs::path& path, std::string_view content) {
@@ -67,7 +78,7 @@ void write_file(const fs::path& path, std::string_view content) {
     std::ofstream out(file.temporary_path(), std::ios::binary);
     out.write(content.data(), static_cast<std::streamsize>(content.size()));
     out.close();
-    if (!out) fail("{}: writing failed ({})", path.string(), std::strerror(errno));
+    if (!out) fail_write(path, std::strerror(errno));
   }
   file.commit();
 }

@@ -10,8 +10,8 @@ namespace oscar {
 
 namespace {
 
-RowType row_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 ? RowType::bf16 : RowType::fp32;
+ElementType row_type(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 ? ElementType::bf16 : ElementType::fp32;
 }
 
 ConstRows rows(const at::Tensor& x) {

@@ -29,6 +29,10 @@ class AtomicFile {
   bool committed_ = false;
 };
 
+/// Throws for a write that failed: InputError if the disk is full (the user can free some space), Error
+/// otherwise.
+[[noreturn]] void fail_write(const std::filesystem::path& path, const std::string& reason);
+
 /// Writes bytes through an AtomicFile.
 void write_file(const std::filesystem::path& path, std::string_view content);
 void write_file(const std::filesystem::path& path, std::span<const std::byte> content);

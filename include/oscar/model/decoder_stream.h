@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "oscar/checkpoint/checkpoint.h"
@@ -82,18 +83,22 @@ class DecoderStream {
   std::unique_ptr<Impl> impl_;
 };
 
-/// RAII handle of a registered hook; movable.
+/// RAII handle of a registered hook; movable. It may outlive the stream.
 class DecoderStream::HookRegistration {
  public:
-  HookRegistration(DecoderStream::Impl* stream, AttentionHook* hook)
-      : stream_(stream), hook_(hook) {}
-  HookRegistration(HookRegistration&& other) noexcept;
-  HookRegistration& operator=(HookRegistration&& other) noexcept;
-  ~HookRegistration();
+  explicit HookRegistration(std::function<void()> remove) : remove_(std::move(remove)) {}
+  HookRegistration(HookRegistration&& other) noexcept
+      : remove_(std::exchange(other.remove_, nullptr)) {}
+  HookRegistration& operator=(HookRegistration&& other) noexcept {
+    std::swap(remove_, other.remove_);
+    return *this;
+  }
+  ~HookRegistration() {
+    if (remove_) remove_();
+  }
 
  private:
-  DecoderStream::Impl* stream_;
-  AttentionHook* hook_;
+  std::function<void()> remove_;
 };
 
 }  // namespace oscar
