@@ -1,7 +1,6 @@
 #include "rotation/objectives/uresidual.h"
 
-#include <algorithm>
-
+#include "kvcache/arithmetic.h"
 #include "oscar/core/error.h"
 #include "rotation/objectives/list.h"
 
@@ -9,17 +8,11 @@ namespace oscar {
 
 namespace {
 
-constexpr float kMaxCode = 3;
-constexpr float kMinRange = 1e-8f;
-
-/// The codec of contract, section 2, step 3, there and back, on one row that is one group.
+/// One row that is one group, through the codec's arithmetic and back.
 VectorF through_int2(const VectorF& row) {
-  const float low = row.minCoeff();
-  const float scale = std::max(row.maxCoeff() - low, kMinRange) / kMaxCode;
-  const float zero = -low / scale;
-  return row.unaryExpr([=](float x) {
-    const float code = std::clamp(std::trunc(x / scale + zero + 0.5f), 0.0f, kMaxCode);
-    return (code - zero) * scale;
+  const arithmetic::ScaleZero group = arithmetic::scale_zero(row.minCoeff(), row.maxCoeff());
+  return row.unaryExpr([group](float value) {
+    return arithmetic::value_of(arithmetic::code_of(value, group), group);
   });
 }
 
