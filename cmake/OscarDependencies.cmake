@@ -34,6 +34,13 @@ if(NOT EXISTS "${OSCAR_TORCH_DIR}/lib/libtorch_cpu.so")
 endif()
 message(STATUS "libtorch: ${OSCAR_TORCH_DIR}")
 
+# The wheel's include folder brings a newer fmt than the one that spdlog and we are linked with. The system's
+# headers must be found first, so they get a folder of their own, which oscar_flags searches before others.
+find_path(system_fmt_folder fmt/format.h NO_CACHE REQUIRED)
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/system-fmt)
+file(CREATE_LINK ${system_fmt_folder}/fmt ${PROJECT_BINARY_DIR}/system-fmt/fmt SYMBOLIC)
+target_include_directories(oscar_flags SYSTEM BEFORE INTERFACE ${PROJECT_BINARY_DIR}/system-fmt)
+
 add_library(oscar_torch INTERFACE)
 target_include_directories(oscar_torch SYSTEM INTERFACE
   ${OSCAR_TORCH_DIR}/include ${OSCAR_TORCH_DIR}/include/torch/csrc/api/include)

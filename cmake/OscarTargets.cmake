@@ -32,9 +32,9 @@ function(oscar_add_tool name)
   target_link_libraries(${name} PRIVATE oscar_flags CLI11::CLI11)
 endfunction()
 
-# oscar_add_test(<room> SOURCES ... [USES room...]): the program test_<room>, its cases known to ctest.
+# oscar_add_test(<room> SOURCES ... [USES room...] [PROPERTIES property value...]): the program test_<room>, its cases known to ctest.
 function(oscar_add_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;USES;LIBRARIES;PROPERTIES" ${ARGN})
   add_executable(test_${name} ${arg_SOURCES})
   foreach(room IN LISTS arg_USES)
     target_link_libraries(test_${name} PRIVATE oscar_${room})
@@ -43,5 +43,5 @@ function(oscar_add_test name)
   target_link_libraries(test_${name} PRIVATE oscar_flags GTest::gmock GTest::gtest GTest::gtest_main ${arg_LIBRARIES})
   target_compile_definitions(test_${name} PRIVATE
     OSCAR_FIXTURES="${PROJECT_SOURCE_DIR}/tests/fixtures" OSCAR_SHARED="${PROJECT_SOURCE_DIR}/../shared")
-  gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name})
+  gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} ${arg_PROPERTIES})
 endfunction()

@@ -11,6 +11,7 @@
 #include "oscar/core/system.h"
 #include "oscar/core/version.h"
 #include "oscar/zoo/pair_folder.h"
+#include "oscar/zoo/rotation_file.h"
 
 namespace oscar {
 

@@ -44,7 +44,7 @@ void check_side(const RotationSet& set, const char* side, int dim, const ModelCo
         fail_input("{}: the {} rotation of layer {} is {}x{}, but the model's head dimension is {}",
                    source, side, id, matrix.rows(), matrix.cols(), dim);
       }
-      const double error = orthogonality_error(matrix.cast<double>());
+      const double error = orthogonality_error(matrix);
       if (!(error <= kOrthogonalityLimit)) {
         fail_input(
             "{}: the {} rotation of layer {} is not orthogonal (largest entry of RR' - I: {:.2g}); "
