@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "oscar/core/float16.h"
@@ -113,10 +114,76 @@ OSCAR_HOST_DEVICE inline int code_of(float value, ScaleZero group) {
   return (level >= 1.0f) + (level >= 2.0f) + (level >= 3.0f);
 }
 
+/// Whole numbers in the order of the bf16 values that they stand for; -1 is -0.
+OSCAR_HOST_DEVICE inline float ordered_bfloat16(int key) {
+  return bfloat16_to_float(static_cast<std::uint16_t>(key < 0 ? key ^ 0x7fff : key));
+}
+
+/// The bits of the smallest bf16 whose code is at least `level` (1 ... 3) for a group whose clipped
+/// values lie in [low, high]; infinite where none or all of them reach it, so that values need no
+/// clipping before they are compared with it. Codes rise with the value, because each rounding in
+/// code_of does, so three comparisons replace a division an element.
+OSCAR_HOST_DEVICE inline std::uint16_t code_boundary(int level, ScaleZero group, float low,
+                                                     float high) {
+  // The level rounds up to `level` from just below it: by half a step of each of the two sums.
+  const float slack = level == 1 ? 0x1.8p-25f : level == 2 ? 0x1p-24f : 0x1p-23f;
+  const float distance = add(add(static_cast<float>(level) - 0.5f, -group.zero), -slack);
+  const float guess = multiply(group.scale, distance);
+#ifdef __CUDA_ARCH__
+  const std::int32_t bits = __float_as_int(guess);
+#else
+  const std::int32_t bits = std::bit_cast<std::int32_t>(guess);
+#endif
+  const std::int32_t ordered = bits ^ ((bits >> 31) & 0x7fffffff);
+  constexpr int kHighest = 0x7f7f, kLowest = ~kHighest;
+  int key = (ordered >> 16) + ((ordered & 0xffff) != 0);
+  key = key > kHighest ? kHighest : key < kLowest + 1 ? kLowest + 1 : key;
+  // The guess is right to a few units of fp32, so at most one bf16 away.
+  while (key < kHighest && code_of(ordered_bfloat16(key), group) < level) ++key;
+  while (key > kLowest + 1 && code_of(ordered_bfloat16(key - 1), group) >= level) --key;
+  const float boundary = ordered_bfloat16(key);
+  if (boundary > high) return 0x7f80;
+  if (boundary <= low) return 0xff80;
+  return static_cast<std::uint16_t>(key < 0 ? key ^ 0x7fff : key);
+}
+
 /// (code - z)·s
 OSCAR_HOST_DEVICE inline float value_of(int code, ScaleZero group) {
   return multiply(add(static_cast<float>(code), -group.zero), group.scale);
 }
+
+/// How many partial sums a row's mean and variance are added in: sum l takes channels l, l + 32,
+/// ..., then the upper half of the sums is added to the lower until one is left.
+inline constexpr int kPartialSums = 32;
+
+/// The levels that Lloyd and Max place for a Gaussian row (contract, section 2, step 5).
+class LloydMax {
+ public:
+  OSCAR_HOST_DEVICE LloydMax(float mean, float variance) : mean_(mean) {
+    // Rows near the largest number have no finite variance: limit it so that all stays defined.
+    const float limited = add(variance < kLargest ? variance : kLargest, 1e-8f);
+#ifdef __CUDA_ARCH__
+    deviation_ = __fsqrt_rn(limited);
+#else
+    deviation_ = std::sqrt(limited);
+#endif
+  }
+  OSCAR_HOST_DEVICE ScaleZero scale_zero() const {
+    const float scale = multiply(static_cast<float>(3.01912 / 3 * 1.16), deviation_);
+    float zero = add(1.5f, -divide(mean_, scale));
+    if (zero > kLargest) zero = kLargest;
+    if (zero < -kLargest) zero = -kLargest;
+    return {scale, zero};
+  }
+  OSCAR_HOST_DEVICE int code_of(float value) const {
+    const float centred = add(value, -mean_);
+    const float outer = multiply(0.98107f, deviation_);
+    return (centred > -outer) + (centred > 0) + (centred > outer);
+  }
+
+ private:
+  float mean_, deviation_;
+};
 
 /// Rounds to IEEE half; what would become infinite becomes ±65504 instead.
 OSCAR_HOST_DEVICE inline std::uint16_t saturate_to_half(float value) {

@@ -11,14 +11,8 @@ Int2Codec::Int2Codec(const CodecSettings& settings) : settings_(settings) {
 
 void Int2Codec::encode(const ConstRows& rows, const CodedRows& coded, const Execution& where,
                        float* thresholds) const {
-  checks::rows("the rows to encode", rows, rows.tokens, rows.heads, settings_.dim);
-  checks::coded("the coded rows", coded, rows.tokens, rows.heads);
-  if (rows.tokens == 0) return;
-  if (where.device.is_cuda()) {
-    cuda::encode(settings_, rows, coded, thresholds, where);
-  } else {
-    cpu::encode(settings_, rows, coded, thresholds);
-  }
+  const EncodeJob job{settings_, rows, coded, thresholds};
+  oscar::encode({&job, 1}, where);
 }
 
 void Int2Codec::decode(const ConstCodedRows& coded, const MutableRows& rows,
@@ -30,6 +24,22 @@ void Int2Codec::decode(const ConstCodedRows& coded, const MutableRows& rows,
     cuda::decode(settings_, coded, rows, where);
   } else {
     cpu::decode(settings_, coded, rows);
+  }
+}
+
+void encode(std::span<const EncodeJob> jobs, const Execution& where) {
+  for (const EncodeJob& job : jobs) {
+    job.settings.check();
+    checks::rows("the rows to encode", job.rows, job.rows.tokens, job.rows.heads, job.settings.dim);
+    checks::coded("the coded rows", job.coded,
+                  job.map.count < 0 ? job.rows.tokens : job.coded.tokens, job.rows.heads);
+  }
+  if (where.device.is_cuda()) {
+    cuda::encode(jobs, where);
+    return;
+  }
+  for (const EncodeJob& job : jobs) {
+    if (job.tokens() > 0) cpu::encode(job);
   }
 }
 

@@ -66,6 +66,10 @@ void CodecSettings::check() const {
   if (group < 1 || dim % group != 0) {
     fail_input("INT2 codec: group {} does not divide the head dimension {}", group, dim);
   }
+  if (levels == LevelRule::lloyd_max && group != dim) {
+    fail_input("INT2 codec: Lloyd-Max levels need one group a row, not group {} of {} channels",
+               group, dim);
+  }
   if (std::isnan(clip_ratio)) fail_input("INT2 codec: the clip ratio is not a number");
   if (rule == ClipRule::bisect && clip_index() >= 0 && dim < 64) {
     fail_input(

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "oscar/kvcache/execution.h"
@@ -20,6 +21,11 @@ const char* name_of(ClipRule rule);
 const char* name_of(ScaleType type);
 std::size_t bytes_of(ScaleType type);
 
+/// Where the four levels of a group lie: evenly from its smallest to its largest value (contract,
+/// section 2, step 3), or as Lloyd and Max place them for a Gaussian row (step 5: prefill only, one
+/// group a row).
+enum class LevelRule { uniform, lloyd_max };
+
 /// The INT2 codec of one row of `dim` channels.
 struct CodecSettings {
   int dim = 128;
@@ -28,6 +34,7 @@ struct CodecSettings {
       0;  ///< index = min(int(ratio·dim), dim - 1) of the sorted magnitudes; <= 0: off
   ClipRule rule = ClipRule::exact;  ///< bisect needs dim >= 64
   ScaleType scale_type = ScaleType::fp32;
+  LevelRule levels = LevelRule::uniform;  ///< lloyd_max needs group == dim
 
   int groups() const { return dim / group; }
   /// The index among the ascending magnitudes whose value is the clip threshold; -1 when clipping
@@ -113,5 +120,28 @@ class Int2Codec {
  private:
   CodecSettings settings_;
 };
+
+/// Tokens that are taken from and written to places of a larger array, as those of a paged cache.
+struct TokenMap {
+  const std::int32_t* from = nullptr;  ///< [count] tokens of the rows read; null: 0, 1, 2, ...
+  const std::int32_t* to = nullptr;    ///< [count] tokens of the rows written; null: 0, 1, 2, ...
+  std::int64_t count = -1;             ///< -1: no map, every token to the same token
+};
+
+/// One tensor to encode: `rows` [tokens, heads, dim] to the same token and head of `coded`, or as
+/// the map says. The map's entries lie where the operation runs and are not checked.
+struct EncodeJob {
+  CodecSettings settings;
+  ConstRows rows;
+  CodedRows coded;
+  float* thresholds = nullptr;  ///< optional [tokens, heads], as in Int2Codec::encode
+  TokenMap map;
+
+  std::int64_t tokens() const { return map.count < 0 ? rows.tokens : map.count; }
+};
+
+/// Encodes every job, as Int2Codec::encode would one by one. On CUDA, jobs of one kernel instance
+/// share a launch, whatever their clip ratio: keys and values, of any number of layers.
+void encode(std::span<const EncodeJob> jobs, const Execution& where = {});
 
 }  // namespace oscar

@@ -1,4 +1,5 @@
 #include "kvcache/backend.h"
+#include "kvcache/cuda/encode_rows.h"
 #include "kvcache/cuda/launch.cuh"
 
 namespace oscar::cuda {
@@ -7,20 +8,54 @@ namespace {
 constexpr int kWarps = 4;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+/// The warp's sum in the order that arithmetic::kPartialSums prescribes: lane l adds channels l, l
+/// + 32,
+/// ..., then halves are folded.
+__device__ float ordered_sum(float value) {
+  for (int step = 16; step > 0; step /= 2) {
+    value = arithmetic::add(value, __shfl_xor_sync(kAllLanes, value, step));
+  }
+  return value;
+}
+
+/// Contract, section 2, step 5, on the warp's clipped row.
+__device__ void encode_lloyd_max(const CodecSettings& settings, const float* values, void* scales,
+                                 std::uint16_t* codes) {
+  const int lane = threadIdx.x % 32, dim = settings.dim;
+  float sum = 0;
+  for (int i = lane; i < dim; i += 32) sum = arithmetic::add(sum, values[i]);
+  const float mean = arithmetic::divide(ordered_sum(sum), static_cast<float>(dim));
+  float squares = 0;
+  for (int i = lane; i < dim; i += 32) {
+    const float difference = arithmetic::add(values[i], -mean);
+    squares = arithmetic::add(squares, arithmetic::multiply(difference, difference));
+  }
+  const float variance = arithmetic::divide(ordered_sum(squares), static_cast<float>(dim));
+  const arithmetic::LloydMax levels(mean, variance);
+  if (lane == 0) {
+    arithmetic::store_scale_zero(scales, settings.scale_type, 0, levels.scale_zero());
+  }
+  for (int i = lane; i < dim; i += 32) {
+    codes[i] = static_cast<std::uint16_t>(levels.code_of(values[i]));
+  }
+}
+
 /// Encodes one row a warp. Dynamic shared memory holds each warp's row: dim values, then dim
 /// magnitudes.
 __global__ void encode_kernel(CodecSettings settings, int clip_index, ConstRows rows,
-                              CodedRows coded, float* thresholds) {
+                              CodedRows coded, float* thresholds, TokenMap map) {
   extern __shared__ float shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = settings.dim;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
-  if (index >= rows.tokens * rows.heads) return;
-  const std::int64_t token = index / rows.heads;
+  if (index >= map.count * rows.heads) return;
+  const std::int64_t row = index / rows.heads;
+  const std::int64_t source = map.from == nullptr ? row : map.from[row];
+  const std::int64_t token = map.to == nullptr ? row : map.to[row];
   const int head = static_cast<int>(index % rows.heads);
   float* values = shared + warp * dim;
   auto* magnitudes = reinterpret_cast<std::uint16_t*>(shared + kWarps * dim) + warp * dim;
 
-  const std::int64_t offset = row_offset(rows, token, head);
+  const std::int64_t offset = row_offset(rows, source, head);
   std::uint32_t highest = 0;
   for (int i = lane; i < dim; i += 32) {
     const std::uint16_t bits =
@@ -70,6 +105,10 @@ __global__ void encode_kernel(CodecSettings settings, int clip_index, ConstRows 
       low = fminf(low, __shfl_xor_sync(kAllLanes, low, step));
       high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
     }
+    if (settings.levels == LevelRule::lloyd_max) {
+      encode_lloyd_max(settings, values, scales, codes);
+      break;  // one group
+    }
     const arithmetic::ScaleZero pair = arithmetic::scale_zero(low, high);
     if (lane == 0) arithmetic::store_scale_zero(scales, settings.scale_type, group, pair);
     __syncwarp();
@@ -103,12 +142,12 @@ unsigned blocks_for(std::int64_t rows) {
 
 }  // namespace
 
-void encode(const CodecSettings& settings, const ConstRows& rows, const CodedRows& coded,
-            float* thresholds, const Execution& where) {
-  const DeviceScope scope(where);
+void encode_any_rows(const EncodeJob& job, cudaStream_t stream) {
+  const CodecSettings& settings = job.settings;
   const std::size_t shared = kWarps * settings.dim * (sizeof(float) + sizeof(std::uint16_t));
-  encode_kernel<<<blocks_for(rows.tokens * rows.heads), kWarps * 32, shared, stream_of(where)>>>(
-      settings, settings.clip_index(), rows, coded, thresholds);
+  encode_kernel<<<blocks_for(job.tokens() * job.rows.heads), kWarps * 32, shared, stream>>>(
+      settings, settings.clip_index(), job.rows, job.coded, job.thresholds,
+      {job.map.from, job.map.to, job.tokens()});
   OSCAR_CUDA_CHECK(cudaGetLastError());
 }
 

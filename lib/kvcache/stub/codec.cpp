@@ -3,7 +3,7 @@
 
 namespace oscar::cuda {
 
-void encode(const CodecSettings&, const ConstRows&, const CodedRows&, float*, const Execution&) {
+void encode(std::span<const EncodeJob>, const Execution&) {
   fail("INT2 encoding on a CUDA device: this program was built without CUDA");
 }
 
