@@ -66,6 +66,7 @@ struct Recorder::Sums {
   int q_heads = 0;
   std::int64_t tokens = 0;
   at::Tensor query_outer, query_sum, key_outer, key_sum, value_outer, value_sum, output_outer;
+  std::vector<at::Tensor> key_samples, value_samples;  // [n, kv_heads, D]
   std::vector<at::Tensor> keys,
       values;  // kept until C_Q is complete: the surrogate's weights need it
 
