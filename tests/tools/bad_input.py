@@ -177,7 +177,7 @@ def main(binaries, fixtures):
         work = Workplace(binaries, fixtures, folder)
         work.calibrate("missing weights", "model.safetensors", model=work.spoiled(lambda m: (m / "model.safetensors").unlink()))
         work.calibrate("truncated weights", "incomplete download", model=work.spoiled(truncate))
-        work.calibrate("wrong head count", "q_proj.weight has the shape", model=work.spoiled(set_config(num_attention_heads=8)))
+        work.calibrate("wrong head count", "_proj.weight has the shape", model=work.spoiled(set_config(num_attention_heads=8)))
         work.calibrate("unknown architecture", "model_type \"mamba\"", model=work.spoiled(set_config(model_type="mamba")))
         work.calibrate("NaN in a weight", "layer 1: the weight model.layers.1.self_attn.k_proj.weight", model=work.spoiled(put_nan))
         work.calibrate("no such model", "does not exist", model=work.folder / "absent")
