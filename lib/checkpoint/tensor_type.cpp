@@ -125,7 +125,8 @@ void decode_block(TensorType type, const std::byte* block, float* out) {
     case TensorType::q4_1:
       return decode_q4(block + 4, half_at(block), half_at(block + 2), 0, out);
     case TensorType::q5_0:
-      return decode_q5(block + 6, load<std::uint32_t>(block + 2), half_at(block), kNoOffset, 16, out);
+      return decode_q5(block + 6, load<std::uint32_t>(block + 2), half_at(block), kNoOffset, 16,
+                       out);
     case TensorType::q5_1:
       return decode_q5(block + 8, load<std::uint32_t>(block + 4), half_at(block),
                        half_at(block + 2), 0, out);

@@ -38,6 +38,24 @@ double orthogonality_error(const MatrixF& rotation) {
   return orthogonality_error(Matrix(rotation.cast<double>()));
 }
 
+double duality_error(const MatrixF& write, const MatrixF& read) {
+  if (write.rows() != write.cols() || read.rows() != read.cols() || write.rows() != read.rows()) {
+    fail_input(
+        "the two sides of a transform must be square and of one size; these are {} x {} and "
+        "{} x {}",
+        write.rows(), write.cols(), read.rows(), read.cols());
+  }
+  if (!write.allFinite() || !read.allFinite()) return std::numeric_limits<double>::infinity();
+  const Matrix product = write.cast<double>() * read.cast<double>().transpose();
+  return (product - Matrix::Identity(write.rows(), write.cols())).cwiseAbs().maxCoeff();
+}
+
+double duality_amplification(const MatrixF& write, const MatrixF& read) {
+  const Matrix product =
+      write.cast<double>().cwiseAbs() * read.cast<double>().cwiseAbs().transpose();
+  return product.maxCoeff();
+}
+
 MatrixF round_to_bfloat16(const MatrixF& matrix) {
   return matrix.unaryExpr([](float value) { return round_to_bfloat16(value); });
 }

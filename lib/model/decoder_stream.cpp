@@ -272,7 +272,8 @@ at::Tensor DecoderStream::logits(int stream, std::int64_t sequence, std::int64_t
   const std::int64_t begin = m.offsets.at(static_cast<std::size_t>(sequence));
   const at::Tensor hidden =
       m.streams.at(static_cast<std::size_t>(stream)).hidden.slice(0, begin + first, begin + last);
-  return apply_linear(rms_norm(hidden, m.final_norm, m.config().norm_epsilon), m.head).to(at::kFloat);
+  return apply_linear(rms_norm(hidden, m.final_norm, m.config().norm_epsilon), m.head)
+      .to(at::kFloat);
 }
 
 void DecoderStream::save_state(const std::filesystem::path& path) const {

@@ -1,8 +1,20 @@
 #include "oscar/rotation/rotation_set.h"
 
+#include <algorithm>
+
 #include "oscar/core/error.h"
 
 namespace oscar {
+
+bool RotationSet::is_centred() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const auto& item) { return !item.second.mean.empty(); });
+}
+
+bool RotationSet::is_orthogonal() const {
+  return std::all_of(layers.begin(), layers.end(),
+                     [](const auto& item) { return item.second.read.empty(); });
+}
 
 const MatrixF& RotationSet::matrix(int layer, int head) const {
   const char* what = side == Side::key ? "key" : "value";

@@ -39,17 +39,23 @@ void check_side(const RotationSet& set, const char* side, int dim, const ModelCo
       fail_input("{}: the {} file has {} matrices in layer {}, but the model has {} KV heads",
                  source, side, count, id, config.kv_heads);
     }
-    for (const MatrixF& matrix : layer.rotation) {
+    if (layer.mean.size() > 1 && layer.mean.size() != static_cast<std::size_t>(config.kv_heads)) {
+      fail_input("{}: the {} file has {} means in layer {}, but the model has {} KV heads", source,
+                 side, layer.mean.size(), id, config.kv_heads);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const MatrixF& matrix = layer.rotation[i];
       if (matrix.rows() != dim) {
         fail_input("{}: the {} rotation of layer {} is {}x{}, but the model's head dimension is {}",
                    source, side, id, matrix.rows(), matrix.cols(), dim);
       }
-      const double error = orthogonality_error(matrix);
+      const double error = duality_error(matrix, layer.read_side()[i]);
       if (!(error <= kOrthogonalityLimit)) {
         fail_input(
-            "{}: the {} rotation of layer {} is not orthogonal (largest entry of RR' - I: {:.2g}); "
+            "{}: the {} rotation of layer {} is not {} (largest entry of R{}' - I: {:.2g}); "
             "queries and keys would no longer meet",
-            source, side, id, error);
+            source, side, id, layer.read.empty() ? "orthogonal" : "the inverse of its read side",
+            layer.read.empty() ? 'R' : 'Q', error);
       }
     }
   }

@@ -24,13 +24,13 @@ MutableRows mutable_rows(at::Tensor& x) {
                              static_cast<int>(x.size(1)), static_cast<int>(x.size(2)));
 }
 
-at::Tensor upload(const RotationSet& set, int layer, const at::Device& device) {
-  const auto& matrices = set.layers.at(layer).rotation;
-  const auto size = matrices[0].rows();
-  at::Tensor stacked =
-      at::empty({static_cast<std::int64_t>(matrices.size()), size, size}, at::kFloat);
+/// Matrices or vectors of one shape, stacked: [n, D, D] or [n, D, 1].
+template <typename T>
+at::Tensor upload(const std::vector<T>& parts, const at::Device& device) {
+  at::Tensor stacked = at::empty(
+      {static_cast<std::int64_t>(parts.size()), parts[0].rows(), parts[0].cols()}, at::kFloat);
   float* out = stacked.mutable_data_ptr<float>();
-  for (const MatrixF& matrix : matrices) out = std::copy_n(matrix.data(), matrix.size(), out);
+  for (const T& part : parts) out = std::copy_n(part.data(), part.size(), out);
   return stacked.to(device);
 }
 
@@ -77,13 +77,19 @@ std::int64_t QuantisedAttention::coded_pairs(std::int64_t tokens, std::int64_t f
   return MixedWindow{settings_.sink, settings_.recent}.coded_pairs(tokens, first);
 }
 
+void QuantisedAttention::load_layer(int layer, const at::Device& device) {
+  const LayerRotation &key = pair_.key.layers.at(layer), &value = pair_.value.layers.at(layer);
+  key_write_ = upload(key.rotation, device);
+  key_read_ = upload(key.read_side(), device);
+  value_write_ = upload(value.rotation, device);
+  value_read_ = upload(value.read_side(), device);
+  key_mean_ = key.mean.empty() ? at::Tensor() : upload(key.mean, device).squeeze(-1);
+  cached_layer_ = layer;
+}
+
 QuantisedAttention::Result QuantisedAttention::attend(const AttentionEvent& event,
                                                       std::int64_t first) {
-  if (cached_layer_ != event.layer) {
-    key_matrices_ = upload(pair_.key, event.layer, event.q.device());
-    value_matrices_ = upload(pair_.value, event.layer, event.q.device());
-    cached_layer_ = event.layer;
-  }
+  if (cached_layer_ != event.layer) load_layer(event.layer, event.q.device());
   const auto rotations = [](const at::Tensor& matrices, bool transposed) {
     return Rotations{matrices.const_data_ptr<float>(), static_cast<int>(matrices.size(0)),
                      static_cast<int>(matrices.size(1)), transposed};
@@ -96,10 +102,14 @@ QuantisedAttention::Result QuantisedAttention::attend(const AttentionEvent& even
     rotate_rows(rows(x), rotations(matrices, transposed), mutable_rows(y), rounding, where_);
     return y;
   };
-  const at::Tensor q = event.q.contiguous(), k = event.k.contiguous(), v = event.v.contiguous();
+  const at::Tensor q = event.q.contiguous(), v = event.v.contiguous();
+  // Both tiers hold centred keys: a query's logits all move by the same constant.
+  const at::Tensor k = key_mean_.defined()
+                           ? (event.k.to(at::kFloat) - key_mean_).to(event.k.scalar_type())
+                           : event.k.contiguous();
   const std::int64_t tokens = q.size(0), q_heads = q.size(1), value_dim = v.size(2);
-  const at::Tensor q_rotated = rotated(q, key_matrices_), k_rotated = rotated(k, key_matrices_),
-                   v_rotated = rotated(v, value_matrices_);
+  const at::Tensor q_rotated = rotated(q, key_read_), k_rotated = rotated(k, key_write_),
+                   v_rotated = rotated(v, value_write_);
 
   Coded k_coded(k, codec_settings(settings_, k.size(2), settings_.k_clip));
   Coded v_coded(v, codec_settings(settings_, value_dim, settings_.v_clip));
@@ -131,8 +141,8 @@ QuantisedAttention::Result QuantisedAttention::attend(const AttentionEvent& even
   problem.logit_error_sums = result.logit_error_sums.mutable_data_ptr<double>();
   oscar::attend(problem, where_);
 
-  result.output = served ? rotated(exact, value_matrices_, true)
-                         : exact + rotated(coded, value_matrices_, true);
+  result.output =
+      served ? rotated(exact, value_read_, true) : exact + rotated(coded, value_read_, true);
   return result;
 }
 

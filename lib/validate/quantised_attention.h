@@ -38,7 +38,10 @@ class QuantisedAttention {
   Execution where_;
   bool quantise_;
   int cached_layer_ = -1;
-  at::Tensor key_matrices_, value_matrices_;
+  at::Tensor key_write_, key_read_, value_write_, value_read_;  ///< float32 [1 or kv_heads, D, D]
+  at::Tensor key_mean_;  ///< float32 [1 or kv_heads, D]; undefined where keys are not centred
+
+  void load_layer(int layer, const at::Device& device);
 };
 
 }  // namespace oscar

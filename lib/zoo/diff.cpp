@@ -38,6 +38,22 @@ double up_to_sign(const MatrixF& a, const MatrixF& b) {
   return std::sqrt(squares) / a.norm();
 }
 
+/// The larger relative difference of the read sides and of the means, as KV head `head` uses them.
+double difference_of_rest(const LayerRotation& a, const LayerRotation& b, std::size_t head) {
+  const auto part = [head](const auto& parts) {
+    return parts[parts.size() == 1 ? 0 : std::min(head, parts.size() - 1)];
+  };
+  const MatrixF read_a = part(a.read_side()), read_b = part(b.read_side());
+  double result = read_a.rows() == read_b.rows() ? (read_a - read_b).norm() / read_a.norm() : 1.0;
+  if (a.mean.empty() != b.mean.empty()) return std::max(result, 1.0);
+  if (!a.mean.empty()) {
+    const VectorF mean_a = part(a.mean), mean_b = part(b.mean);
+    result = std::max(
+        result, static_cast<double>((mean_a - mean_b).norm() / std::max(mean_a.norm(), 1e-30f)));
+  }
+  return result;
+}
+
 void compare(const RotationSet& a, const RotationSet& b, const std::string& side,
              std::vector<LayerDifference>& out, RotationDiff& result) {
   const auto note_missing = [&](const RotationSet& one, const RotationSet& other,
@@ -67,6 +83,10 @@ void compare(const RotationSet& a, const RotationSet& b, const std::string& side
       d.layer = id;
       d.head = static_cast<int>(head);
       d.relative_difference = (x - y).norm() / x.norm();
+      if (const double other = difference_of_rest(layer, b.layers.at(id), head);
+          other > d.relative_difference) {
+        d.relative_difference = other;
+      }
       d.relative_difference_up_to_sign = up_to_sign(x, y);
       if (has_eigenbasis(a) && has_eigenbasis(b)) {
         d.leading_angle_degrees =

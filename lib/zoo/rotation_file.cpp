@@ -58,10 +58,14 @@ class Schema {
   void read_header(const Dict& dict) {
     const auto* version = dict.find("format_version");
     const auto* number = version != nullptr ? version->as<std::int64_t>() : nullptr;
-    if (number != nullptr && (*number < 1 || *number > 2)) {
-      refuse("format_version {} is not supported; this program reads versions 1 and 2", *number);
+    if (number != nullptr && (*number < 1 || *number > 3)) {
+      refuse("format_version {} is not supported; this program reads versions 1 to 3", *number);
     }
     set_.objective = text(dict, "objective");
+    const auto* transform = dict.find("transform");
+    if (const auto* names = transform != nullptr ? transform->as<Dict>() : nullptr) {
+      if (const std::string name = text(*names, side_word()); !name.empty()) set_.objective = name;
+    }
     const auto* block = dict.find("calibration");
     if (const auto* calibration = block != nullptr ? block->as<Dict>() : nullptr) {
       Calibration c;
@@ -80,6 +84,9 @@ class Schema {
       set_.calibration = c;
     }
   }
+
+  const char* side_word() const { return set_.side == Side::key ? "key" : "value"; }
+  const char* read_word() const { return set_.side == Side::key ? "q_rotation" : "o_rotation"; }
 
   /// Layer ids are integers or their decimal spelling.
   int layer_id(const Value& key) const {
@@ -103,18 +110,38 @@ class Schema {
       if (const auto* bare = content->as<Tensor>()) {
         layer.rotation = matrices(*bare, id);
       } else if (const auto* fields = content->as<Dict>()) {
-        const auto* rotation = fields->find("rotation");
-        const auto* tensor = rotation != nullptr ? rotation->as<Tensor>() : nullptr;
-        if (tensor == nullptr) refuse("layer {} has no tensor \"rotation\"", id);
-        layer.rotation = matrices(*tensor, id);
-        const auto* eigenvalues = fields->find("eigenvalues");
-        if (const auto* values = eigenvalues != nullptr ? eigenvalues->as<Tensor>() : nullptr) {
-          layer.eigenvalues = vectors(*values, id, layer);
-        }
+        read_layer(*fields, id, layer);
       } else {
         refuse("layer {} is neither a tensor nor a dictionary", id);
       }
       if (!set_.layers.emplace(id, std::move(layer)).second) refuse("layer {} is there twice", id);
+    }
+  }
+
+  void read_layer(const Dict& fields, int id, LayerRotation& layer) {
+    const auto find = [&fields](const char* name) {
+      const auto* value = fields.find(name);
+      return value != nullptr ? value->as<Tensor>() : nullptr;
+    };
+    const auto* rotation = find("rotation");
+    if (rotation == nullptr) refuse("layer {} has no tensor \"rotation\"", id);
+    layer.rotation = matrices(*rotation, id);
+    const auto size = layer.rotation[0].rows();
+    if (const auto* eigenvalues = find("eigenvalues")) {
+      layer.eigenvalues = vectors(*eigenvalues, id, "eigenvalues", size);
+      if (layer.eigenvalues.size() != layer.rotation.size()) {
+        refuse("layer {}: {} rows of eigenvalues for {} matrices", id, layer.eigenvalues.size(),
+               layer.rotation.size());
+      }
+    }
+    if (const auto* read = find(read_word())) {
+      layer.read = matrices(*read, id);
+      if (layer.read.size() != layer.rotation.size() || layer.read[0].rows() != size) {
+        refuse("layer {}: \"{}\" has another shape than \"rotation\"", id, read_word());
+      }
+    }
+    if (const auto* mean = set_.side == Side::key ? find("k_mean") : nullptr) {
+      layer.mean = vectors(*mean, id, "k_mean", size);
     }
   }
 
@@ -148,26 +175,37 @@ class Schema {
     return result;
   }
 
-  std::vector<VectorF> vectors(const Tensor& tensor, int id, const LayerRotation& layer) const {
-    const auto size = layer.rotation[0].rows(),
-               count = static_cast<Eigen::Index>(layer.rotation.size());
-    const auto values = file_.read(tensor, fmt::format("the eigenvalues of layer {}", id));
-    if (static_cast<Eigen::Index>(values.size()) != size * count) {
-      refuse("layer {}: {} eigenvalues, expected {}", id, values.size(), size * count);
+  /// [D] or [n, D].
+  std::vector<VectorF> vectors(const Tensor& tensor, int id, const char* name,
+                               Eigen::Index size) const {
+    const auto& shape = tensor.shape;
+    if (shape.empty() || shape.size() > 2 || shape.back() != size || shape[0] < 1) {
+      refuse("layer {}: \"{}\" has the shape [{}], expected [{}] or [kv_heads, {}]", id, name,
+             fmt::join(shape, ", "), size, size);
     }
+    const auto values = file_.read(tensor, fmt::format("{} of layer {}", name, id));
     std::vector<VectorF> result;
-    for (Eigen::Index i = 0; i < count; ++i) {
+    for (Eigen::Index i = 0; i < static_cast<Eigen::Index>(values.size()) / size; ++i) {
       result.push_back(Eigen::Map<const VectorF>(values.data() + i * size, size));
     }
     return result;
   }
 
+  /// Every layer must hold as many matrices, and the optional parts on all layers or on none.
   void check_granularity() const {
-    const std::size_t count = set_.layers.begin()->second.rotation.size();
+    const auto& [first_id, first] = *set_.layers.begin();
     for (const auto& [id, layer] : set_.layers) {
-      if (layer.rotation.size() != count) {
-        refuse("layer {} has {} matrices, layer {} has {}", id, layer.rotation.size(),
-               set_.layers.begin()->first, count);
+      if (layer.rotation.size() != first.rotation.size()) {
+        refuse("layer {} has {} matrices, layer {} has {}", id, layer.rotation.size(), first_id,
+               first.rotation.size());
+      }
+      if (layer.read.empty() != first.read.empty()) {
+        refuse("\"{}\" is on layer {} but not on layer {}; it must be on all or on none",
+               read_word(), first.read.empty() ? id : first_id, first.read.empty() ? first_id : id);
+      }
+      if (layer.mean.size() != first.mean.size()) {
+        refuse("\"k_mean\" holds {} rows on layer {} but {} on layer {}", layer.mean.size(), id,
+               first.mean.size(), first_id);
       }
     }
   }
@@ -213,6 +251,25 @@ void write_stack(TorchFileWriter& file, const std::vector<T>& parts, bool per_he
   file.tensor(values.data(), shape);
 }
 
+/// What format v3 says before the layers, format_version's value onwards.
+void write_general_header(pickle::Writer& out, const RotationSet& rotations) {
+  const bool is_key = rotations.side == Side::key;
+  out.integer(3);
+  out.string("source_grouping");
+  out.string(rotations.granularity == Granularity::head ? "head" : "layer");
+  out.string("transform");
+  out.begin_dict();
+  out.string(is_key ? "key" : "value");
+  out.string(rotations.objective);
+  if (is_key) {
+    out.string("centered");
+    out.boolean(rotations.is_centred());
+  }
+  out.string("orthogonal");
+  out.boolean(rotations.is_orthogonal());
+  out.end_dict();
+}
+
 }  // namespace
 
 RotationSet load_rotations(const std::filesystem::path& path, Side side) {
@@ -226,11 +283,15 @@ void save_rotations(const std::filesystem::path& path, const RotationSet& rotati
   pickle::Writer& out = file.pickle();
   out.begin_dict();
   out.string("format_version");
-  out.integer(per_head ? 2 : 1);
-  out.string("objective");
-  out.string(rotations.objective);
-  out.string("source_grouping");
-  out.string(per_head ? "per_kv_head" : "layer");
+  if (rotations.is_general()) {
+    write_general_header(out, rotations);
+  } else {
+    out.integer(per_head ? 2 : 1);
+    out.string("objective");
+    out.string(rotations.objective);
+    out.string("source_grouping");
+    out.string(per_head ? "per_kv_head" : "layer");
+  }
   if (rotations.calibration) write_calibration(out, *rotations.calibration);
   out.string("layers");
   out.begin_dict();
@@ -244,6 +305,14 @@ void save_rotations(const std::filesystem::path& path, const RotationSet& rotati
     if (!layer.eigenvalues.empty()) {
       out.string("eigenvalues");
       write_stack(file, layer.eigenvalues, per_head);
+    }
+    if (!layer.read.empty()) {
+      out.string(rotations.side == Side::key ? "q_rotation" : "o_rotation");
+      write_stack(file, layer.read, per_head);
+    }
+    if (!layer.mean.empty()) {
+      out.string("k_mean");
+      write_stack(file, layer.mean, layer.mean.size() > 1 || per_head);
     }
     out.end_dict();
   }

@@ -62,17 +62,26 @@ Check orthogonality(const RotationSet& set, const std::string& side, bool rounde
   double worst = 0;
   int layer_of_worst = set.layers.begin()->first;
   for (const auto& [id, layer] : set.layers) {
-    for (const MatrixF& matrix : layer.rotation) {
-      const double error = orthogonality_error(rounded ? round_to_bfloat16(matrix) : matrix);
-      if (error > worst) {
-        worst = error;
+    for (std::size_t i = 0; i < layer.rotation.size(); ++i) {
+      const MatrixF &write = layer.rotation[i], &read = layer.read_side()[i];
+      const double error = rounded
+                               ? duality_error(round_to_bfloat16(write), round_to_bfloat16(read))
+                               : duality_error(write, read);
+      // Rounding counts relative to the entries, which are larger where the two sides differ.
+      const double relative = error / std::max(1.0, duality_amplification(write, read));
+      if (!(relative <= worst)) {
+        worst = relative;
         layer_of_worst = id;
       }
     }
   }
+  const bool orthogonal = set.is_orthogonal();
   const double limit = rounded ? kOrthogonalBf16 : kOrthogonalFp32;
-  return {fmt::format("{} orthogonality in {}", side, rounded ? "bf16" : "fp32"), worst <= limit,
-          fmt::format("largest |RR' - I| {:.2g} (layer {}), at most {:.0e}", worst, layer_of_worst,
+  return {fmt::format("{} {} in {}", side, orthogonal ? "orthogonality" : "duality",
+                      rounded ? "bf16" : "fp32"),
+          worst <= limit,
+          fmt::format("largest {} {:.2g} (layer {}), at most {:.0e}",
+                      orthogonal ? "|RR' - I|" : "|RQ' - I| / max |R||Q'|", worst, layer_of_worst,
                       limit)};
 }
 

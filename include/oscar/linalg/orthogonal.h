@@ -9,6 +9,14 @@ namespace oscar {
 double orthogonality_error(const MatrixF& rotation);
 double orthogonality_error(const Matrix& rotation);
 
+/// max |R·Qᵀ - I|: 0 where a query multiplied by Q meets keys multiplied by R unchanged. Infinity
+/// if either holds a non-finite number. Throws InputError for matrices that are not square and of
+/// one size. duality_error(R, R) is orthogonality_error(R).
+double duality_error(const MatrixF& write, const MatrixF& read);
+/// The largest entry of |R|·|Qᵀ|: how much a relative error of the entries is amplified in R·Qᵀ. At
+/// most 1 for an orthonormal pair.
+double duality_amplification(const MatrixF& write, const MatrixF& read);
+
 /// Every entry rounded to the nearest bfloat16, as the serving engines do before they rotate.
 MatrixF round_to_bfloat16(const MatrixF& matrix);
 

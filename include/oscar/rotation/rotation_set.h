@@ -13,10 +13,16 @@ namespace oscar {
 enum class Side { key, value };
 enum class Granularity { layer, head };
 
-/// The rotation of one decoder layer: a row x becomes x · R.
+/// The transform of one decoder layer: a row x is stored as (x - mean) · R and read with Q, where
+/// R · Qᵀ = I. For keys the query becomes q · Q; for values the output o becomes o · Qᵀ.
 struct LayerRotation {
-  std::vector<MatrixF> rotation;     ///< one [D,D] for the layer, or one per KV head
+  std::vector<MatrixF> rotation;     ///< R: one [D,D] for the layer, or one per KV head
   std::vector<VectorF> eigenvalues;  ///< as many, ascending; empty where the source had none
+  std::vector<MatrixF> read;         ///< Q: as many; empty where R is orthogonal, so that Q is R
+  /// Keys only: one [D] for the layer, or one per KV head; empty where rows are stored as they are.
+  std::vector<VectorF> mean;
+
+  const std::vector<MatrixF>& read_side() const { return read.empty() ? rotation : read; }
 };
 
 /// Where a pair of rotation files came from; the two files of a pair hold the same block.
@@ -42,6 +48,11 @@ struct RotationSet {
   std::map<int, LayerRotation>
       layers;  ///< by global decoder id; holes are layers without full attention
   std::optional<Calibration> calibration;
+
+  bool is_centred() const;     ///< some layer subtracts a mean
+  bool is_orthogonal() const;  ///< no layer has a read side of its own
+  /// Whether a file of one orthogonal matrix a layer or head cannot hold this: format v3 then.
+  bool is_general() const { return is_centred() || !is_orthogonal(); }
 
   /// The matrix that KV head `head` of layer `layer` uses. Throws InputError if the layer is
   /// missing.
