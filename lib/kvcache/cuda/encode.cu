@@ -165,6 +165,25 @@ Job kernel_job(const EncodeJob& job) {
   return result;
 }
 
+/// Two launches, with the rotated rows in between in memory.
+void rotate_then_encode(const EncodeJob& job, const Execution& where) {
+  const ConstRows& rows = job.rows;
+  const bool own = job.rotated.data == nullptr;
+  const std::size_t count =
+      own ? static_cast<std::size_t>(rows.tokens) * rows.heads * rows.dim : std::size_t{1};
+  StreamBuffer buffer(count * sizeof(std::uint16_t), stream_of(where));
+  const MutableRows rotated =
+      own ? MutableRows::packed(buffer.as<void>(), ElementType::bf16, rows.tokens, rows.heads,
+                                rows.dim)
+          : job.rotated;
+  cuda::rotate_rows(rows, job.rotation, rotated, {}, where);
+  EncodeJob next = job;
+  next.rows = rotated;
+  next.rotation = {};
+  next.rotated = {};
+  cuda::encode(std::span<const EncodeJob>(&next, 1), where);
+}
+
 }  // namespace
 
 void encode(std::span<const EncodeJob> jobs, const Execution& where) {
@@ -173,6 +192,10 @@ void encode(std::span<const EncodeJob> jobs, const Execution& where) {
   std::vector<std::pair<Instance, Job>> ready;
   for (const EncodeJob& job : jobs) {
     if (job.tokens() == 0) continue;
+    if (job.rotation.data != nullptr) {
+      if (!rotate_encode(job, stream)) rotate_then_encode(job, where);
+      continue;
+    }
     const Instance instance = instance_for(job);
     if (instance.kernel == nullptr) {
       encode_any_rows(job, stream);
