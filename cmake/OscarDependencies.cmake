@@ -49,8 +49,8 @@ target_link_libraries(oscar_torch INTERFACE
 if(OSCAR_CUDA AND EXISTS "${OSCAR_TORCH_DIR}/lib/libtorch_cuda.so")
   # libtorch_cuda registers its kernels when it is loaded; nothing refers to it by name.
   target_link_libraries(oscar_torch INTERFACE
-    "LINKER:--push-state,--no-as-needed" ${OSCAR_TORCH_DIR}/lib/libtorch_cuda.so
-    ${OSCAR_TORCH_DIR}/lib/libc10_cuda.so "LINKER:--pop-state" CUDA::cudart)
+    "-Wl,--push-state,--no-as-needed" ${OSCAR_TORCH_DIR}/lib/libtorch_cuda.so
+    ${OSCAR_TORCH_DIR}/lib/libc10_cuda.so "-Wl,--pop-state" CUDA::cudart)
   # The wheel's own libraries (nvidia/cu13/lib) satisfy libtorch_cuda's needs at link time.
   file(GLOB nvidia_libs ${OSCAR_TORCH_DIR}/../nvidia/*/lib)
   foreach(folder IN LISTS nvidia_libs)

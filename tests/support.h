@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -10,15 +11,22 @@
 
 namespace oscar::test {
 
+/// A folder that the build knows, or the environment: test programs may run on another machine than the
+/// one that built them.
+inline std::filesystem::path folder(const char* variable, const char* built_in) {
+  const char* value = std::getenv(variable);
+  return value != nullptr ? value : built_in;
+}
+
 /// A file of tests/fixtures.
 inline std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(OSCAR_FIXTURES) / name;
+  return folder("OSCAR_FIXTURES", OSCAR_FIXTURES) / name;
 }
 
 /// A file of the data folder beside the checkout; a test that needs it says so and is skipped
 /// without it.
 inline std::filesystem::path shared(const std::string& name) {
-  return std::filesystem::path(OSCAR_SHARED) / name;
+  return folder("OSCAR_SHARED", OSCAR_SHARED) / name;
 }
 
 /// A fresh folder, removed at the end of the test.

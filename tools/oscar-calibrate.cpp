@@ -88,8 +88,18 @@ int run_main(int argc, char** argv) {
       ->type_name("DIR");
   app.add_flag("--force", options.force, "Replace what the output folder holds")->group("Output");
   app.add_flag("--resume", options.resume, "Go on with an interrupted run")->group("Running");
+  app.add_option("--state-interval", options.state_interval_seconds,
+                 "Seconds between keeping the hidden states for --resume")
+      ->group("Running")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_flag("--dry-run", dry_run, "Print tokens, layers, memory and time; write nothing")
       ->group("Running");
+  app.add_option("--samples", options.samples,
+                 "Key and value rows to keep in statistics.h5 (uresidual keeps 1024 by itself)")
+      ->group("Rotation")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--layers", layers, "Record only these layers")->group("Rotation")->delimiter(',');
   text.add_to(app, "the built-in calibration set");
   fit_arguments.add_to(app);

@@ -55,6 +55,13 @@ Input open_input(const CalibrateOptions& options) {
   return input;
 }
 
+/// Row samples are kept when asked for, and for the objective that cannot do without.
+std::int64_t samples_to_keep(const CalibrateOptions& options) {
+  constexpr std::int64_t kForResiduals = 1024;
+  const bool residuals = options.fit.key == "uresidual" || options.fit.value == "uresidual";
+  return options.samples > 0 || !residuals ? options.samples : kForResiduals;
+}
+
 OrderedJson identity(const Input& input, const CalibrateOptions& options) {
   return {{"tool_version", kVersion},
           {"model_fingerprint", input.checkpoint->fingerprint()},
@@ -62,6 +69,7 @@ OrderedJson identity(const Input& input, const CalibrateOptions& options) {
           {"dataset_sha256", input.tokens.sha256()},
           {"sequence_length", input.tokens.sequence_length},
           {"precision", name_of(input.precision)},
+          {"samples", samples_to_keep(options)},
           {"device", options.device.is_cuda() ? "cuda" : "cpu"},
           {"layers", input.layers}};
 }
@@ -81,6 +89,12 @@ void check_output(const CalibrateOptions& options) {
     }
     return;
   }
+  if (options.resume && fs::exists(options.output / "manifest.json")) {
+    fail_input("{}: the run is finished, there is nothing to resume; its manifest.json is there",
+               options.output.string());
+  }
+  // Killed before it wrote its settings: the folder is ours, and holds nothing yet.
+  if (options.resume && fs::exists(unfinished_folder(options.output))) return;
   refuse_existing(options.output, options.force);
 }
 
@@ -100,7 +114,8 @@ void check_space(const fs::path& output, std::int64_t needed) {
 void record_layers(const Input& input, const CalibrateOptions& options, const UnfinishedRun& run) {
   DecoderStream stream(*input.checkpoint, input.tokens,
                        {.device = options.device, .precision = input.precision});
-  Recorder recorder(input.layers);
+  Recorder recorder(
+      Recorder::Options{input.layers, samples_to_keep(options), input.tokens.tokens()});
   const auto registration = stream.add_hook(recorder);
   const int last = *input.layers.rbegin() + 1;
   Progress progress(options.progress, "calibrating", "layer", last);

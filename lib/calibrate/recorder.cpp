@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "oscar/core/error.h"
 
 namespace oscar {
@@ -44,6 +46,19 @@ std::vector<Vector> vectors(const at::Tensor& stacked) {
   return result;
 }
 
+/// Kept rows of all sequences as [kv_heads][n, D].
+std::vector<MatrixF> samples_by_head(const std::vector<at::Tensor>& parts) {
+  std::vector<MatrixF> result;
+  if (parts.empty()) return result;
+  const at::Tensor all =
+      at::cat(parts).transpose(0, 1).to(at::kCPU).contiguous();  // [kv_heads, n, D]
+  for (std::int64_t head = 0; head < all.size(0); ++head) {
+    result.push_back(
+        Eigen::Map<const MatrixF>(all[head].const_data_ptr<float>(), all.size(1), all.size(2)));
+  }
+  return result;
+}
+
 }  // namespace
 
 struct Recorder::Sums {
@@ -51,6 +66,7 @@ struct Recorder::Sums {
   int q_heads = 0;
   std::int64_t tokens = 0;
   at::Tensor query_outer, query_sum, key_outer, key_sum, value_outer, value_sum, output_outer;
+  std::vector<at::Tensor> key_samples, value_samples;  // [n, kv_heads, D]
   std::vector<at::Tensor> keys,
       values;  // kept until C_Q is complete: the surrogate's weights need it
 
@@ -72,7 +88,7 @@ struct Recorder::Sums {
   }
 };
 
-Recorder::Recorder(std::set<int> layers) : layers_(std::move(layers)) {}
+Recorder::Recorder(Options options) : options_(std::move(options)) {}
 Recorder::~Recorder() = default;
 
 void Recorder::on_progress(std::function<void(std::int64_t)> callback) {
@@ -82,7 +98,7 @@ void Recorder::on_progress(std::function<void(std::int64_t)> callback) {
 void Recorder::on_attention(const AttentionEvent& event) {
   if (event.stream != 0) return;
   if (progress_) progress_(event.q.size(0));
-  if (!layers_.empty() && !layers_.contains(event.layer)) return;
+  if (!options_.layers.empty() && !options_.layers.contains(event.layer)) return;
   const std::int64_t kv_heads = event.k.size(1);
   const at::Tensor q = rows_by_kv_head(event.q, kv_heads), k = rows_by_kv_head(event.k, kv_heads),
                    v = rows_by_kv_head(event.v, kv_heads),
@@ -109,9 +125,27 @@ void Recorder::on_attention(const AttentionEvent& event) {
   add(s.value_outer, outer(v));
   add(s.value_sum, v.sum(1));
   add(s.output_outer, outer(o));
+  if (const auto rows = sampled(s.tokens, event.k.size(0)); !rows.empty()) {
+    const at::Tensor index = at::tensor(rows, at::kLong).to(event.k.device());
+    const auto keep = [&index](const at::Tensor& x) {
+      return x.index_select(0, index).to(at::kFloat);
+    };
+    s.key_samples.push_back(keep(event.k));
+    s.value_samples.push_back(keep(event.v));
+  }
   s.tokens += event.q.size(0);
   s.keys.push_back(event.k.clone());
   s.values.push_back(event.v.clone());
+}
+
+std::vector<std::int64_t> Recorder::sampled(std::int64_t first, std::int64_t count) const {
+  std::vector<std::int64_t> rows;
+  const std::int64_t total = std::max<std::int64_t>(options_.total_tokens, 1);
+  const std::int64_t samples = std::min(options_.samples, total);
+  for (std::int64_t t = first; t < first + count; ++t) {
+    if ((t + 1) * samples / total > t * samples / total) rows.push_back(t - first);
+  }
+  return rows;
 }
 
 LayerStatistics Recorder::finish_layer(int layer) {
@@ -131,6 +165,8 @@ LayerStatistics Recorder::finish_layer(int layer) {
   result.value_sum = vectors(s->value_sum);
   result.output_outer = matrices(s->output_outer);
   result.weighted_value_outer = matrices(s->weighted_value_outer());
+  result.key_samples = samples_by_head(s->key_samples);
+  result.value_samples = samples_by_head(s->value_samples);
   return result;
 }
 

@@ -76,7 +76,9 @@ OrderedJson describe_rotations(const RotationSet& set, const fs::path& path) {
   return json;
 }
 
-bool is_hdf5(const fs::path& path) { return path.extension() == ".h5" || path.extension() == ".hdf5"; }
+bool is_hdf5(const fs::path& path) {
+  return path.extension() == ".h5" || path.extension() == ".hdf5";
+}
 
 std::string number(const OrderedJson& value) {
   if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
@@ -86,13 +88,16 @@ std::string number(const OrderedJson& value) {
 }  // namespace
 
 std::string to_text(const CalibrateResult& result) {
-  std::string text = fmt::format("\nCalibrated {} layers on {} tokens ({} sequences) in {}, peak memory {}.\n", result.layers,
-                                 result.tokens, result.sequences, format_seconds(result.seconds),
-                                 format_bytes(peak_memory_bytes()));
+  std::string text =
+      fmt::format("\nCalibrated {} layers on {} tokens ({} sequences) in {}, peak memory {}.\n",
+                  result.layers, result.tokens, result.sequences, format_seconds(result.seconds),
+                  format_bytes(peak_memory_bytes()));
   if (result.health.verdict != Health::good) text += "warning: " + result.health.message + "\n";
   text += fmt::format("Written to {}:\n", result.output.string());
-  for (const fs::path& file : {result.key_file, result.value_file, result.statistics_file, result.manifest_file}) {
-    if (file.parent_path() == result.output) text += fmt::format("  {}\n", file.filename().string());
+  for (const fs::path& file :
+       {result.key_file, result.value_file, result.statistics_file, result.manifest_file}) {
+    if (file.parent_path() == result.output)
+      text += fmt::format("  {}\n", file.filename().string());
   }
   return text;
 }
@@ -118,15 +123,19 @@ std::string to_text(const CalibratePlan& plan, const Device& device) {
   return fmt::format(
       "A run would read {} tokens in {} sequences through {} layers in {} on {}.\n"
       "Memory: about {}. Disk: {}. Time: about {}.\nNothing was written.\n",
-      plan.tokens, plan.sequences, plan.layers, plan.precision, describe(device), format_bytes(plan.memory_bytes),
-      format_bytes(plan.disk_bytes), format_seconds(plan.seconds));
+      plan.tokens, plan.sequences, plan.layers, plan.precision, describe(device),
+      format_bytes(plan.memory_bytes), format_bytes(plan.disk_bytes), format_seconds(plan.seconds));
 }
 
 OrderedJson to_json(const CalibratePlan& plan) {
-  return {{"schema", "oscar-calibration-plan"}, {"schema_version", 1},
-          {"tokens", plan.tokens},              {"sequences", plan.sequences},
-          {"layers", plan.layers},              {"precision", plan.precision},
-          {"memory_bytes", plan.memory_bytes},  {"disk_bytes", plan.disk_bytes},
+  return {{"schema", "oscar-calibration-plan"},
+          {"schema_version", 1},
+          {"tokens", plan.tokens},
+          {"sequences", plan.sequences},
+          {"layers", plan.layers},
+          {"precision", plan.precision},
+          {"memory_bytes", plan.memory_bytes},
+          {"disk_bytes", plan.disk_bytes},
           {"seconds", plan.seconds}};
 }
 
@@ -138,7 +147,8 @@ OrderedJson inspect(const fs::path& path) {
             {"key", describe_rotations(folder.pair.key, folder.key_file)},
             {"value", describe_rotations(folder.pair.value, folder.value_file)}};
   }
-  return is_hdf5(path) ? describe_statistics(path) : describe_rotations(load_rotations(path, Side::key), path);
+  return is_hdf5(path) ? describe_statistics(path)
+                       : describe_rotations(load_rotations(path, Side::key), path);
 }
 
 std::string inspect_text(const OrderedJson& found) {
@@ -151,7 +161,8 @@ std::string inspect_text(const OrderedJson& found) {
     } else {
       for (const auto& row : value) {
         text += " ";
-        for (const auto& [name, cell] : row.items()) text += fmt::format(" {} {}", name, number(cell));
+        for (const auto& [name, cell] : row.items())
+          text += fmt::format(" {} {}", name, number(cell));
         text += '\n';
       }
     }

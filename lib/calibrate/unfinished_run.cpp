@@ -43,6 +43,8 @@ UnfinishedRun::UnfinishedRun(fs::path folder, const OrderedJson& identity)
   const fs::path settings = folder_ / "run.json";
   if (fs::exists(settings)) {
     check_same(read_json(settings), Json(identity), settings.string());
+    remove_partial_files(folder_);
+    remove_partial_files(folder_.parent_path());
     return;
   }
   std::error_code error;
@@ -89,7 +91,11 @@ void UnfinishedRun::keep_only_state(int layer) const {
 }
 
 void UnfinishedRun::remove() const {
+  // run.json goes last: until then, a run that is killed here can be resumed, and ends here again.
   std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    if (entry.path().filename() != "run.json") fs::remove(entry.path(), ignored);
+  }
   fs::remove_all(folder_, ignored);
 }
 

@@ -61,6 +61,13 @@ void AtomicFile::commit() {
   flush_to_disk(folder_of(destination_), O_RDONLY | O_DIRECTORY);
 }
 
+void remove_partial_files(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".") && name.ends_with(".partial")) fs::remove(entry.path());
+  }
+}
+
 void fail_write(const fs::path& path, const std::string& reason) {
   std::error_code error;
   const fs::space_info space = fs::space(folder_of(path), error);

@@ -22,6 +22,7 @@ struct CalibrateOptions {
   Device device;
   std::set<int> layers;  ///< which layers to record; empty: all
   FitOptions fit;
+  std::int64_t samples = 0;  ///< key and value rows kept in statistics.h5, for `uresidual`
   bool resume = false;
   bool force = false;
   double state_interval_seconds = 30;  ///< how often the hidden states are kept for --resume

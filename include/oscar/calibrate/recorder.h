@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "oscar/model/attention_hook.h"
 #include "oscar/statistics/statistics.h"
@@ -15,8 +16,13 @@ namespace oscar {
 /// of the forward pass and do not depend on how sequences were grouped.
 class Recorder : public AttentionHook {
  public:
-  /// `layers`: which to record; empty: all.
-  explicit Recorder(std::set<int> layers = {});
+  struct Options {
+    std::set<int> layers;  ///< which to record; empty: all
+    std::int64_t samples =
+        0;  ///< rows of keys and values to keep beside the sums, spread evenly ...
+    std::int64_t total_tokens = 0;  ///< ... over this many tokens, which the run will bring
+  };
+  explicit Recorder(Options options);
   ~Recorder() override;
 
   /// Adds one sequence to the current layer's sums. Events of other streams than the reference are
@@ -32,7 +38,11 @@ class Recorder : public AttentionHook {
 
  private:
   struct Sums;
-  std::set<int> layers_;
+  /// Indices, within a sequence of `count` tokens that begins at token `first`, of the rows to
+  /// keep.
+  std::vector<std::int64_t> sampled(std::int64_t first, std::int64_t count) const;
+
+  Options options_;
   std::unique_ptr<Sums> sums_;
   std::function<void(std::int64_t)> progress_;
 };

@@ -16,8 +16,8 @@ OrderedJson to_json(const CalibrateResult& result);
 std::string to_text(const CalibratePlan& plan, const Device& device);
 OrderedJson to_json(const CalibratePlan& plan);
 
-/// What a file holds: a statistics file, a rotation file, or a folder with a pair. Throws InputError if it is
-/// none of these.
+/// What a file holds: a statistics file, a rotation file, or a folder with a pair. Throws
+/// InputError if it is none of these.
 OrderedJson inspect(const std::filesystem::path& path);
 /// The same as indented lines for people.
 std::string inspect_text(const OrderedJson& found);

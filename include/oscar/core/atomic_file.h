@@ -29,8 +29,12 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-/// Throws for a write that failed: InputError if the disk is full (the user can free some space), Error
-/// otherwise.
+/// Removes what AtomicFiles of killed processes left in a folder. For folders that one process
+/// writes.
+void remove_partial_files(const std::filesystem::path& folder);
+
+/// Throws for a write that failed: InputError if the disk is full (the user can free some space),
+/// Error otherwise.
 [[noreturn]] void fail_write(const std::filesystem::path& path, const std::string& reason);
 
 /// Writes bytes through an AtomicFile.

@@ -3,12 +3,13 @@
 #include <cuda_runtime_api.h>
 
 #ifdef __CUDACC__
-// nvcc 13.0 refuses fmt 9 in C++20 (its compile-time check of format strings), so .cu files see this one
-// function of error.h and leave messages of their own to the .cpp file that checks.
+// nvcc 13.0 refuses fmt 9 in C++20 (its compile-time check of format strings), so .cu files see
+// this one function of error.h and leave messages of their own to the .cpp file that checks.
 #include <string>
 
 namespace oscar {
-[[noreturn]] void fail_call(const char* call, const std::string& reason, const char* file, int line);
+[[noreturn]] void fail_call(const char* call, const std::string& reason, const char* file,
+                            int line);
 }  // namespace oscar
 #else
 #include "oscar/core/error.h"

@@ -1,0 +1,109 @@
+#include "oscar/calibrate/recorder.h"
+
+#include <ATen/ATen.h>
+
+#include "oscar/core/error.h"
+#include "support.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
+
+AttentionEvent random_event(std::int64_t tokens, int layer, std::int64_t sequence) {
+  const auto noise = [&](std::int64_t heads, double phase) {
+    const at::Tensor index = at::arange(tokens * heads * kDim, at::kFloat);
+    return at::sin(index * (1.3 + phase) + static_cast<double>(sequence))
+        .view({tokens, heads, kDim});
+  };
+  AttentionEvent event;
+  event.layer = layer;
+  event.sequence = sequence;
+  event.q = noise(kHeads, 0.1);
+  event.k = noise(kKvHeads, 0.2);
+  event.v = noise(kKvHeads, 0.3);
+  event.output = noise(kHeads, 0.4);
+  return event;
+}
+
+float at3(const at::Tensor& x, std::int64_t t, std::int64_t h, std::int64_t i) {
+  return x[t][h][i].item().toFloat();
+}
+
+/// Every sum against loops that say what it is.
+TEST(Recorder, RecordsTheContractsMoments) {
+  const std::vector<AttentionEvent> events = {random_event(5, 3, 0), random_event(2, 3, 1)};
+  Recorder recorder(Recorder::Options{});
+  for (const auto& event : events) recorder.on_attention(event);
+  const LayerStatistics s = recorder.finish_layer(3);
+  EXPECT_EQ(s.tokens, 7);
+  EXPECT_EQ(s.group(), 2);
+  for (int h = 0; h < kKvHeads; ++h) {
+    Matrix query = Matrix::Zero(kDim, kDim), key = query, value = query, output = query,
+           weighted = query;
+    Vector query_sum = Vector::Zero(kDim), key_sum = query_sum, value_sum = query_sum;
+    const auto row = [](const at::Tensor& x, std::int64_t t, std::int64_t head) {
+      Vector r(kDim);
+      for (int i = 0; i < kDim; ++i) r[i] = at3(x, t, head, i);
+      return r;
+    };
+    for (const auto& e : events) {
+      for (std::int64_t t = 0; t < e.q.size(0); ++t) {
+        for (int g = 0; g < 2; ++g) {
+          const Vector q = row(e.q, t, 2 * h + g), o = row(e.output, t, 2 * h + g);
+          query += q * q.transpose();
+          output += o * o.transpose();
+          query_sum += q;
+        }
+        const Vector k = row(e.k, t, h), v = row(e.v, t, h);
+        key += k * k.transpose();
+        value += v * v.transpose();
+        key_sum += k;
+        value_sum += v;
+      }
+    }
+    double weights = 0;
+    for (const auto& e : events) {
+      for (std::int64_t t = 0; t < e.q.size(0); ++t) {
+        const Vector k = row(e.k, t, h), v = row(e.v, t, h);
+        const double w = k.dot(query / 14 * k);
+        weights += w;
+        weighted += w * v * v.transpose();
+      }
+    }
+    weighted *= 7 / weights;
+    const auto head = static_cast<std::size_t>(h);
+    EXPECT_LT((s.query_outer[head] - query).norm(), 1e-12 * query.norm());
+    EXPECT_LT((s.key_outer[head] - key).norm(), 1e-12 * key.norm());
+    EXPECT_LT((s.value_outer[head] - value).norm(), 1e-12 * value.norm());
+    EXPECT_LT((s.output_outer[head] - output).norm(), 1e-12 * output.norm());
+    EXPECT_LT((s.weighted_value_outer[head] - weighted).norm(), 1e-12 * weighted.norm());
+    EXPECT_LT((s.query_sum[head] - query_sum).norm(), 1e-12 * query_sum.norm());
+    EXPECT_LT((s.key_sum[head] - key_sum).norm(), 1e-12 * key_sum.norm());
+    EXPECT_LT((s.value_sum[head] - value_sum).norm(), 1e-12 * value_sum.norm());
+  }
+}
+
+TEST(Recorder, TakesWhatItIsAskedFor) {
+  Recorder recorder(Recorder::Options{.layers = {1}, .samples = 3, .total_tokens = 9});
+  std::int64_t seen = 0;
+  recorder.on_progress([&](std::int64_t tokens) { seen += tokens; });
+  recorder.on_attention(random_event(9, 0, 0));
+  EXPECT_THROW_WITH(recorder.finish_layer(0), Error, "no attention of layer 0");
+  AttentionEvent other_stream = random_event(9, 1, 0);
+  other_stream.stream = 1;
+  recorder.on_attention(other_stream);
+  const AttentionEvent event = random_event(9, 1, 0);
+  recorder.on_attention(event);
+  const LayerStatistics s = recorder.finish_layer(1);
+  EXPECT_EQ(s.tokens, 9);
+  EXPECT_EQ(seen, 18);
+  ASSERT_EQ(s.samples(), 3);
+  for (int i = 0; i < kDim; ++i) {
+    EXPECT_EQ(s.key_samples[1](0, i), at3(event.k, 2, 1, i));
+    EXPECT_EQ(s.value_samples[0](2, i), at3(event.v, 8, 0, i));
+  }
+}
+
+}  // namespace
+}  // namespace oscar
