@@ -72,8 +72,7 @@ void decode(benchmark::State& state) {
   cache.write(0, view, view);
   std::vector<std::uint16_t> output(std::size_t{kHeads} * kGrouped * kDim);
   DecodeAttention problem;
-  problem.query =
-      ConstRows::packed(rows.data(), ElementType::bf16, 1, kHeads * kGrouped, kDim);
+  problem.query = ConstRows::packed(rows.data(), ElementType::bf16, 1, kHeads * kGrouped, kDim);
   problem.output =
       MutableRows::packed(output.data(), ElementType::bf16, 1, kHeads * kGrouped, kDim);
   problem.scale = 0.088f;

@@ -203,11 +203,14 @@ void benchmark_encode(const Yardsticks& yard) {
         Setting{"encode K and V, exact 0.96 / 0.92", 0.96, 0.92, ClipRule::exact},
         Setting{"encode K and V, bisect 0.96 / 0.92", 0.96, 0.92, ClipRule::bisect}}) {
     const CodecSettings key{dim, dim, s.key, s.rule}, value{dim, dim, s.value, s.rule};
-    const EncodeJob jobs[] = {
-        {key, ConstRows::packed(keys.data(), ElementType::bf16, tokens, heads, dim),
-         CodedRows::packed(key_codes.data(), key_scales.data(), tokens, heads, key)},
-        {value, ConstRows::packed(values.data(), ElementType::bf16, tokens, heads, dim),
-         CodedRows::packed(value_codes.data(), value_scales.data(), tokens, heads, value)}};
+    EncodeJob jobs[2];
+    jobs[0].settings = key;
+    jobs[0].rows = ConstRows::packed(keys.data(), ElementType::bf16, tokens, heads, dim);
+    jobs[0].coded = CodedRows::packed(key_codes.data(), key_scales.data(), tokens, heads, key);
+    jobs[1].settings = value;
+    jobs[1].rows = ConstRows::packed(values.data(), ElementType::bf16, tokens, heads, dim);
+    jobs[1].coded =
+        CodedRows::packed(value_codes.data(), value_scales.data(), tokens, heads, value);
     const double ms = median_time([&](int) { encode(jobs, {{Device::Kind::cuda, 0}, nullptr}); });
     print_row(yard, s.name, ms, bytes, false);
   }
@@ -231,12 +234,17 @@ void benchmark_rotate_encode(const Yardsticks& yard) {
   for (const int matrix_count : {1, 8}) {
     for (const double ratio : {0.0, 0.96}) {
       const CodecSettings settings{dim, dim, ratio, ClipRule::bisect};
-      EncodeJob jobs[] = {
-          {settings, ConstRows::packed(keys.data(), ElementType::bf16, tokens, heads, dim),
-           CodedRows::packed(key_codes.data(), key_scales.data(), tokens, heads, settings)},
-          {settings, ConstRows::packed(values.data(), ElementType::bf16, tokens, heads, dim),
-           CodedRows::packed(value_codes.data(), value_scales.data(), tokens, heads, settings)}};
-      for (EncodeJob& job : jobs) job.rotation = {matrices.data(), matrix_count, dim, false};
+      EncodeJob jobs[2];
+      jobs[0].rows = ConstRows::packed(keys.data(), ElementType::bf16, tokens, heads, dim);
+      jobs[0].coded =
+          CodedRows::packed(key_codes.data(), key_scales.data(), tokens, heads, settings);
+      jobs[1].rows = ConstRows::packed(values.data(), ElementType::bf16, tokens, heads, dim);
+      jobs[1].coded =
+          CodedRows::packed(value_codes.data(), value_scales.data(), tokens, heads, settings);
+      for (EncodeJob& job : jobs) {
+        job.settings = settings;
+        job.rotation = {matrices.data(), matrix_count, dim, false};
+      }
       const double ms = median_time([&](int) { encode(jobs, {{Device::Kind::cuda, 0}, nullptr}); });
       const std::string name = std::string("rotate and encode K and V, R per ") +
                                (matrix_count == 1 ? "layer" : "head") +

@@ -132,10 +132,9 @@ void expect_rotated(const Device& device, const RotateEncodeCase& c) {
   DeviceArray<std::uint16_t> input(device, bits), rotated(device, count);
   DeviceArray<float> matrices(device, matrix), thresholds(device, count / c.dim);
   DeviceArray<std::uint8_t> codes(device, count / 4), scales(device, count / c.group * 8);
-  EncodeJob job{settings,
-                ConstRows::packed(input.data(), ElementType::bf16, tokens, c.heads, c.dim),
-                CodedRows::packed(codes.data(), scales.data(), tokens, c.heads, settings),
-                thresholds.data()};
+  EncodeJob job{
+      settings, ConstRows::packed(input.data(), ElementType::bf16, tokens, c.heads, c.dim),
+      CodedRows::packed(codes.data(), scales.data(), tokens, c.heads, settings), thresholds.data()};
   job.rotation = {matrices.data(), c.matrices, c.dim, c.transposed};
   job.rotated = MutableRows::packed(rotated.data(), ElementType::bf16, tokens, c.heads, c.dim);
   encode({&job, 1}, {device, nullptr});
@@ -168,13 +167,14 @@ TEST_P(RotateEncode, CudaEqualsTwoSteps) {
   expect_rotated(kCuda, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, RotateEncode,
-                         testing::Values(RotateEncodeCase{128, 128, 1, 1, false, 0, ClipRule::exact},
-                                         RotateEncodeCase{128, 128, 8, 1, false, 0.96, ClipRule::exact},
-                                         RotateEncodeCase{128, 128, 8, 8, true, 0.92, ClipRule::bisect},
-                                         RotateEncodeCase{128, 64, 6, 2, false, 0.96, ClipRule::exact},
-                                         RotateEncodeCase{128, 32, 3, 3, true, 0, ClipRule::exact},
-                                         RotateEncodeCase{64, 64, 4, 2, true, 0.96, ClipRule::exact}));
+INSTANTIATE_TEST_SUITE_P(
+    Rows, RotateEncode,
+    testing::Values(RotateEncodeCase{128, 128, 1, 1, false, 0, ClipRule::exact},
+                    RotateEncodeCase{128, 128, 8, 1, false, 0.96, ClipRule::exact},
+                    RotateEncodeCase{128, 128, 8, 8, true, 0.92, ClipRule::bisect},
+                    RotateEncodeCase{128, 64, 6, 2, false, 0.96, ClipRule::exact},
+                    RotateEncodeCase{128, 32, 3, 3, true, 0, ClipRule::exact},
+                    RotateEncodeCase{64, 64, 4, 2, true, 0.96, ClipRule::exact}));
 
 /// Contract, section 2, step 5, against float64.
 TEST(LloydMax, FollowsTheContract) {

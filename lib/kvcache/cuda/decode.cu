@@ -163,21 +163,24 @@ DecodeSplits choose_splits(const MixedCacheView& cache, const DecodeAttention& p
   const std::int64_t blocks = cache.count * ((grouped + 7) / 8) * ((heads + 7) / 8);  // of a part
   const std::int64_t places = 2LL * processors * 8 / std::min<std::int64_t>(heads, 8);
   DecodeSplits splits;
-  const std::int64_t exact = std::min<std::int64_t>(
-      cache.longest, std::int64_t{cache.sink_places} + cache.ring_places);
-  splits.exact_tokens = std::max({48, rounded_up((exact * blocks * 4 + places - 1) / places, 16),
-                                  rounded_up((exact + 63) / 64, 16)});
-  splits.exact = static_cast<int>((exact + splits.exact_tokens - 1) / splits.exact_tokens);
+  const std::int64_t exact =
+      std::min<std::int64_t>(cache.longest, std::int64_t{cache.sink_places} + cache.ring_places);
   const std::int64_t coded =
       std::max<std::int64_t>(1, std::min(cache.longest, cache.pages_per_slot * kPageTokens));
   const std::int64_t waves = std::clamp<std::int64_t>(blocks * coded / (places * 2048), 1, 4);
-  // With one wave, the exact parts have to find room beside the others.
-  const std::int64_t wanted = places * waves / blocks - (waves == 1 ? splits.exact : 0);
-  const std::int64_t most =
-      std::min<std::int64_t>(kMostDecodeParts - splits.exact, (coded + 63) / 64);
-  const std::int64_t parts = std::clamp<std::int64_t>(wanted, 1, most);
+  const std::int64_t most = std::min<std::int64_t>(kMostDecodeParts - 64, (coded + 63) / 64);
+  const std::int64_t parts = std::clamp<std::int64_t>(places * waves / blocks, 1, most);
   splits.coded_tokens = rounded_up((coded + parts - 1) / parts, 32);
   splits.coded = static_cast<int>((coded + splits.coded_tokens - 1) / splits.coded_tokens);
+  // Blocks of the INT2 tier take the exact ones along, unless places are left for blocks of their
+  // own.
+  const std::int64_t left = places / blocks - splits.coded;
+  splits.separate = left * 32 >= exact;
+  const std::int64_t sharers = splits.separate ? left : splits.coded;
+  splits.exact_tokens =
+      std::max({waves > 1 ? 48 : 16, rounded_up((exact + sharers - 1) / sharers, 16),
+                rounded_up((exact + 63) / 64, 16)});
+  splits.exact = static_cast<int>((exact + splits.exact_tokens - 1) / splits.exact_tokens);
   return splits;
 }
 

@@ -172,10 +172,9 @@ void rotate_then_encode(const EncodeJob& job, const Execution& where) {
   const std::size_t count =
       own ? static_cast<std::size_t>(rows.tokens) * rows.heads * rows.dim : std::size_t{1};
   StreamBuffer buffer(count * sizeof(std::uint16_t), stream_of(where));
-  const MutableRows rotated =
-      own ? MutableRows::packed(buffer.as<void>(), ElementType::bf16, rows.tokens, rows.heads,
-                                rows.dim)
-          : job.rotated;
+  const MutableRows rotated = own ? MutableRows::packed(buffer.as<void>(), ElementType::bf16,
+                                                        rows.tokens, rows.heads, rows.dim)
+                                  : job.rotated;
   cuda::rotate_rows(rows, job.rotation, rotated, {}, where);
   EncodeJob next = job;
   next.rows = rotated;

@@ -41,8 +41,7 @@ __device__ void load_matrix(const Arguments& a, int index, std::uint32_t* shared
     const int output = tile / 4 * 32 + column / 2 * 8 + tile % 4 * 2 + column % 2;
     const int input = step / 2 * 32 + t * 8 + step % 2 * 4 + half * 2;
     const auto entry = [&](int from) {
-      return float_to_bfloat16(
-          matrix[a.transposed ? output * kDim + from : from * kDim + output]);
+      return float_to_bfloat16(matrix[a.transposed ? output * kDim + from : from * kDim + output]);
     };
     shared[i] = entry(input) | static_cast<std::uint32_t>(entry(input + 1)) << 16;
   }
@@ -82,7 +81,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
     for (int step = 0; step < kDim / 16; ++step) {
 #pragma unroll
       for (int pair = 0; pair < kDim / 16; ++pair) {
-        const uint4 b = *reinterpret_cast<const uint4*>(matrix + (step * 8 + pair) * 128 + lane * 4);
+        const uint4 b =
+            *reinterpret_cast<const uint4*>(matrix + (step * 8 + pair) * 128 + lane * 4);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           const uint4 &upper = x[2 * m][step / 2], &lower = x[2 * m + 1][step / 2];
@@ -112,8 +112,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
       }
       if (store && a.rotated != nullptr) {
         const std::int64_t source = a.from == nullptr ? token : a.from[token];
-        std::uint16_t* out =
-            a.rotated + source * a.rotated_token + head * a.rotated_head + 8 * t;
+        std::uint16_t* out = a.rotated + source * a.rotated_token + head * a.rotated_head + 8 * t;
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
           *reinterpret_cast<uint4*>(out + 32 * q) = {row.x[q][0], row.x[q][1], row.x[q][2],
@@ -148,7 +147,8 @@ bool rotate_encode(const EncodeJob& job, cudaStream_t stream) {
   const int quarters = settings.group / (kDim / 4);
   const bool grouped = settings.group != settings.dim;
   const auto bf16 = [](const ConstRows& r) {
-    return r.type == ElementType::bf16 && aligned(r.data, {2 * r.token_stride, 2 * r.head_stride}, 16);
+    return r.type == ElementType::bf16 &&
+           aligned(r.data, {2 * r.token_stride, 2 * r.head_stride}, 16);
   };
   if (settings.dim != kDim || settings.levels != LevelRule::uniform ||
       settings.group % (kDim / 4) != 0 || !bf16(rows) ||
@@ -158,35 +158,35 @@ bool rotate_encode(const EncodeJob& job, cudaStream_t stream) {
     return false;
   }
   const auto element = static_cast<std::int64_t>(bytes_of(settings.scale_type));
-  const Arguments a{static_cast<const std::uint16_t*>(rows.data),
-                    job.rotation.data,
-                    static_cast<std::uint16_t*>(job.rotated.data),
-                    job.coded.codes,
-                    static_cast<char*>(job.coded.scales_zeros),
-                    job.thresholds,
-                    job.map.from,
-                    job.map.to,
-                    rows.token_stride,
-                    rows.head_stride,
-                    job.rotated.token_stride,
-                    job.rotated.head_stride,
-                    job.coded.code_token_stride,
-                    job.coded.code_head_stride,
-                    job.coded.scale_token_stride * element,
-                    job.coded.scale_head_stride * element,
-                    static_cast<std::uint32_t>(job.tokens()),
-                    rows.heads,
-                    job.rotation.matrices,
-                    job.rotation.transposed,
-                    {settings.dim, settings.clip_index(), settings.rule, settings.scale_type,
-                     quarters}};
+  const Arguments a{
+      static_cast<const std::uint16_t*>(rows.data),
+      job.rotation.data,
+      static_cast<std::uint16_t*>(job.rotated.data),
+      job.coded.codes,
+      static_cast<char*>(job.coded.scales_zeros),
+      job.thresholds,
+      job.map.from,
+      job.map.to,
+      rows.token_stride,
+      rows.head_stride,
+      job.rotated.token_stride,
+      job.rotated.head_stride,
+      job.coded.code_token_stride,
+      job.coded.code_head_stride,
+      job.coded.scale_token_stride * element,
+      job.coded.scale_head_stride * element,
+      static_cast<std::uint32_t>(job.tokens()),
+      rows.heads,
+      job.rotation.matrices,
+      job.rotation.transposed,
+      {settings.dim, settings.clip_index(), settings.rule, settings.scale_type, quarters}};
   int device = 0, processors = 0;
   OSCAR_CUDA_CHECK(cudaGetDevice(&device));
   OSCAR_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   const std::int64_t tiles =
       (job.tokens() * (rows.heads / a.matrix_count) + kTileRows - 1) / kTileRows;
-  const auto stripes = static_cast<unsigned>(std::clamp<std::int64_t>(
-      processors / a.matrix_count, 1, (tiles + kWarps - 1) / kWarps));
+  const auto stripes = static_cast<unsigned>(
+      std::clamp<std::int64_t>(processors / a.matrix_count, 1, (tiles + kWarps - 1) / kWarps));
   const unsigned blocks = stripes * a.matrix_count;
   if (grouped) {
     rotate_encode_kernel<true><<<blocks, kWarps * 32, 0, stream>>>(a);

@@ -594,10 +594,8 @@ __device__ void exact_part(const Arguments& a, const Place& place) {
     std::uint32_t weights[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::uint32_t low =
-          float_to_bfloat16(power_of_two(logit[2 * half]));
-      const std::uint32_t high =
-          float_to_bfloat16(power_of_two(logit[2 * half + 1]));
+      const std::uint32_t low = float_to_bfloat16(power_of_two(logit[2 * half]));
+      const std::uint32_t high = float_to_bfloat16(power_of_two(logit[2 * half + 1]));
       softmax.sum[0] += __uint_as_float(low << 16);
       softmax.sum[1] += __uint_as_float(high << 16);
       weights[half] = transpose(low | high << 16);
@@ -645,19 +643,24 @@ __device__ void exact_part(const Arguments& a, const Place& place) {
   }
 }
 
-/// Block (x: part, y: request and group of eight query heads, z: eight KV heads).
+/// Block (x: part of each tier, y: request and group of eight query heads, z: eight KV heads).
 template <int kKeyWords, int kValueWords, int kStages>
 __global__ void __launch_bounds__(kWarps * 32, kKeyWords < 4 ? 2 : 1)
     split_decode_kernel(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) std::uint8_t shared[];
-  const Place place(a);
+  Place place(a);
   if (place.kv_head >= a.kv_heads) return;
+  int exact = place.part;
   if (place.part < a.splits.coded) {
     constexpr int kOwn = kStages * Pipeline<kKeyWords, kValueWords, kStages>::kStage;
     coded_part<kKeyWords, kValueWords, kStages>(a, place, shared + threadIdx.x / 32 * kOwn);
-  } else {
-    exact_part<kKeyWords, kValueWords>(a, place);
+    if (a.splits.separate) return;
+  } else if (a.splits.separate) {
+    exact -= a.splits.coded;
   }
+  if (exact >= a.splits.exact) return;
+  place.part = a.splits.coded + exact;
+  exact_part<kKeyWords, kValueWords>(a, place);
 }
 
 struct Instance {
@@ -753,7 +756,8 @@ void split_decode(const MixedCacheView& cache, const DecodeAttention& problem,
   const int shared = warps * instance.shared;
   OSCAR_CUDA_CHECK(
       cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  const dim3 grid(splits.parts(), cache.count * a.query_groups, (a.kv_heads + kWarps - 1) / kWarps);
+  const int parts = splits.separate ? splits.parts() : std::max(splits.coded, splits.exact);
+  const dim3 grid(parts, cache.count * a.query_groups, (a.kv_heads + kWarps - 1) / kWarps);
   instance.kernel<<<grid, warps * 32, shared, stream>>>(a);
   OSCAR_CUDA_CHECK(cudaGetLastError());
 }

@@ -56,31 +56,28 @@ __device__ inline void load_transposed(std::uint32_t (&out)[4], std::uint32_t ad
                : "r"(address));
 }
 
+__device__ inline float low_half(std::uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+__device__ inline float high_half(std::uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
 __device__ inline std::uint32_t pack(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
 
-/// The four values of a coded row as bf16, for byte permutes: bytes 0 of all, bytes 1 of all.
-struct Levels {
-  std::uint32_t low, high;
-
-  __device__ explicit Levels(arithmetic::ScaleZero pair) {
-    const std::uint32_t first = pack(arithmetic::value_of(0, pair), arithmetic::value_of(1, pair));
-    const std::uint32_t second = pack(arithmetic::value_of(2, pair), arithmetic::value_of(3, pair));
-    low = __byte_perm(first, second, 0x6420);
-    high = __byte_perm(first, second, 0x7531);
-  }
-  /// The values of the four codes in bits 0 and 1 of each byte.
-  __device__ uint2 of(std::uint32_t codes) const {
-    const std::uint32_t paired = codes | codes >> 4;  // bytes 0 and 2 hold two codes each
-    const std::uint32_t select = __byte_perm(paired, 0, 0x4420);
-    const std::uint32_t lows = __byte_perm(low, 0, select);
-    const std::uint32_t highs = __byte_perm(high, 0, select);
-    return {__byte_perm(lows, highs, 0x5140), __byte_perm(lows, highs, 0x7362)};
-  }
-};
+/// Codes in bits 0 and 1 of four bytes as bf16, which holds 0 to 3 exactly: the scale and the zero
+/// stay outside the products.
+__device__ inline uint2 codes_as_bfloat16(std::uint32_t codes) {
+  constexpr std::uint32_t kLow = 0x40008000u, kHigh = 0x40403f00u;  // bytes of 0, 1, 2 and 3
+  const std::uint32_t paired = codes | codes >> 4;  // bytes 0 and 2 hold two codes each
+  const std::uint32_t select = __byte_perm(paired, 0, 0x4420);
+  const std::uint32_t lows = __byte_perm(kLow, 0, select);
+  const std::uint32_t highs = __byte_perm(kHigh, 0, select);
+  return {__byte_perm(lows, highs, 0x5140), __byte_perm(lows, highs, 0x7362)};
+}
 
 /// What a thread fetches of a coded tile: a quarter of one row.
 template <int kDim>
@@ -102,42 +99,20 @@ struct CodedPiece {
   }
   /// Channels m·D/4 + part·4·kWords ... of each quarter m.
   __device__ void store(std::uint8_t* tile) const {
-    const Levels levels(pair);
     const int row = threadIdx.x / 4, part = threadIdx.x % 4;
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       uint2 values[kWords];
 #pragma unroll
-      for (int w = 0; w < kWords; ++w) values[w] = levels.of((words[w] >> (2 * m)) & 0x03030303u);
+      for (int w = 0; w < kWords; ++w) {
+        values[w] = codes_as_bfloat16((words[w] >> (2 * m)) & 0x03030303u);
+      }
       const int channel = m * kDim / 4 + part * 4 * kWords;
       std::uint8_t* to = tile + chunk_at<kDim>(row, channel / 8) + channel % 8 * 2;
       if constexpr (kWords == 2) {
         *reinterpret_cast<uint4*>(to) = {values[0].x, values[0].y, values[1].x, values[1].y};
       } else {
         *reinterpret_cast<uint2*>(to) = values[0];
-      }
-    }
-  }
-  /// The same of the difference from the exact row, whose tile is replaced.
-  __device__ void store_difference(std::uint8_t* exact) const {
-    const int row = threadIdx.x / 4, part = threadIdx.x % 4;
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const int channel = m * kDim / 4 + part * 4 * kWords;
-      std::uint8_t* at = exact + chunk_at<kDim>(row, channel / 8) + channel % 8 * 2;
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-        uint2 key = *reinterpret_cast<uint2*>(at + 8 * w);
-        float value[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          value[i] = arithmetic::value_of((words[w] >> (8 * i + 2 * m)) & 3, pair);
-        }
-        key.x = pack(value[0] - __uint_as_float(key.x << 16),
-                     value[1] - __uint_as_float(key.x & 0xffff0000u));
-        key.y = pack(value[2] - __uint_as_float(key.y << 16),
-                     value[3] - __uint_as_float(key.y & 0xffff0000u));
-        *reinterpret_cast<uint2*>(at + 8 * w) = key;
       }
     }
   }
@@ -186,7 +161,8 @@ class Passes {
 template <int kDim, bool kErrors>
 struct Tiles {
   static constexpr int kTile = kKeys * kDim * 2;
-  static constexpr int kBuffer = (kErrors ? 3 : 2) * kTile;  // keys, values, differences
+  static constexpr int kPairs = (kErrors ? 3 : 2) * kTile;  // keys, values, exact keys, then pairs
+  static constexpr int kBuffer = kPairs + 2 * kKeys * 8;
 
   const Problem& p;
   int kv_head, last;
@@ -210,8 +186,8 @@ struct Tiles {
     const std::uint16_t* keys = p.key + kv_head * p.key_head;
     if (pass.coded) {
       // Rows that no query reads as INT2 may hold anything: others stand in for them.
-      const std::int64_t token =
-          min(max(pass.begin + static_cast<int>(threadIdx.x) / 4, p.sink), min(last, last - p.recent));
+      const std::int64_t token = min(max(pass.begin + static_cast<int>(threadIdx.x) / 4, p.sink),
+                                     min(last, last - p.recent));
       key.fetch(p.key_codes + token * p.key_code_token + kv_head * p.key_code_head, p.key_scales,
                 token * p.key_scale_token + kv_head * p.key_scale_head, p.key_type);
       value.fetch(p.value_codes + token * p.value_code_token + kv_head * p.value_code_head,
@@ -224,39 +200,39 @@ struct Tiles {
     }
     commit_copies();
   }
-  /// Ends it; the caller then synchronises the block. The difference needs that twice.
-  __device__ void finish(const Pass& pass, int buffer, bool counted) {
+  /// Ends it; the caller then synchronises the block.
+  __device__ void finish(const Pass& pass, int buffer) {
     std::uint8_t* to = shared + buffer * kBuffer;
     wait_for_copies<0>();
-    if (pass.coded) {
-      key.store(to);
-      value.store(to + kTile);
-      if (kErrors && counted) {
-        __syncthreads();
-        key.store_difference(to + 2 * kTile);
-      }
-    }
+    if (!pass.coded) return;
+    key.store(to);
+    value.store(to + kTile);
+    const int row = threadIdx.x / 4, part = threadIdx.x % 4;
+    auto* pairs = reinterpret_cast<arithmetic::ScaleZero*>(to + kPairs);
+    if (part == 0) pairs[row] = key.pair;
+    if (part == 1) pairs[kKeys + row] = value.pair;
   }
 };
 
-/// scores[16 x 64] of a warp's rows against a tile of keys
-template <int kDim>
+/// scores[16 x 8·kTiles] of a warp's rows against keys first_tile·8 ... of a tile.
+template <int kDim, int kTiles>
 __device__ void score(const std::uint32_t (&query)[kDim / 16][4], std::uint32_t tile,
-                      float (&scores)[kKeys / 8][4]) {
+                      int first_tile, float (&scores)[kTiles][4]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
+  for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) scores[n][c] = 0;
   }
   // Matrices: keys 0-7 and channels 0-7, 8-15; keys 8-15 the same. Tiles lie at multiples of 256
   // bytes and eight rows have one swizzle each, so a step of channels flips bits of the address.
-  const std::uint32_t base = tile + chunk_at<kDim>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const std::uint32_t base =
+      tile + chunk_at<kDim>(lane / 16 * 8 + lane % 8, lane / 8 % 2) + first_tile * 8 * kDim * 2;
 #pragma unroll
   for (int k = 0; k < kDim / 16; ++k) {
     const std::uint32_t column = base ^ (k << 5);
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; n += 2) {
+    for (int n = 0; n < kTiles; n += 2) {
       std::uint32_t keys[4];
       load_matrices(keys, column + n * 8 * kDim * 2);
       multiply_bfloat16(scores[n], query[k][0], query[k][1], query[k][2], query[k][3], keys[0],
@@ -308,13 +284,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool counted = kErrors && last >= p.first_query;
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
   const float scale = p.scale * kLogTwoE;
+  float query_sum[2] = {0, 0};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      query_sum[half] += (low_half(query[k][half]) + high_half(query[k][half])) +
+                         (low_half(query[k][2 + half]) + high_half(query[k][2 + half]));
+    }
+    query_sum[half] += __shfl_xor_sync(kEveryLane, query_sum[half], 1);
+    query_sum[half] += __shfl_xor_sync(kEveryLane, query_sum[half], 2);
+  }
   float output[kDim / 8][4] = {};
+  // Of the INT2 tier's products with codes: Σ p·s·z, to be taken off the output.
+  float offset[2] = {0, 0};
   float maximum[2] = {kNothing, kNothing}, sum[2] = {0, 0};
   double error[2] = {0, 0};
   Passes passes(p, first, last);
   Pass pass = *passes;
   tiles.fetch(pass, 0, counted);
-  tiles.finish(pass, 0, counted);
+  tiles.finish(pass, 0);
   int buffer = 0;
   while (true) {
     __syncthreads();
@@ -323,28 +312,46 @@ __global__ void __launch_bounds__(kThreads, 1)
     const bool more = !passes.done();
     if (more) tiles.fetch(following, buffer ^ 1, counted);
 
-    const std::uint32_t base = address + buffer * Tiles<kDim, kErrors>::kBuffer;
+    using Buffer = Tiles<kDim, kErrors>;
+    const std::uint32_t base = address + buffer * Buffer::kBuffer;
+    const auto* pairs =
+        reinterpret_cast<const float4*>(shared + buffer * Buffer::kBuffer + Buffer::kPairs);
     float scores[kKeys / 8][4];
-    if (kErrors && counted && pass.coded) {
-      score<kDim>(query, base + 2 * Tiles<kDim, kErrors>::kTile, scores);
+    score<kDim>(query, base, 0, scores);
+    if (pass.coded) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int end = min(position[half] - p.recent, position[half]) + 1;  // INT2 keys lie below
-        const int begin = max(p.sink, p.sliding == 0 ? 0 : position[half] - p.sliding + 1);
-        float squares = 0;
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const float4 two = pairs[n * 4 + t];  // s, z of two keys
 #pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
+        for (int half = 0; half < 2; ++half) {
+          scores[n][2 * half] = two.x * fmaf(-two.y, query_sum[half], scores[n][2 * half]);
+          scores[n][2 * half + 1] = two.z * fmaf(-two.w, query_sum[half], scores[n][2 * half + 1]);
+        }
+      }
+      if (kErrors && counted) {
+        float squares[2] = {0, 0};
 #pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const int key = pass.begin + n * 8 + 2 * t + c;
-            const float difference = p.scale * scores[n][2 * half + c];
-            if (key >= begin && key < end) squares = fmaf(difference, difference, squares);
+        for (int n = 0; n < kKeys / 8; n += 4) {
+          float exact[4][4];
+          score<kDim>(query, base + 2 * Buffer::kTile, n, exact);
+#pragma unroll
+          for (int i = 0; i < 16; ++i) {
+            const int half = i / 2 % 2, at = position[half];
+            const int key = pass.begin + (n + i / 4) * 8 + 2 * t + i % 2;
+            const bool taken = key >= p.sink && key <= at && key <= at - p.recent &&
+                               (p.sliding == 0 || key > at - p.sliding);
+            const float difference = scores[n + i / 4][i % 4] - exact[i / 4][i % 4];
+            if (taken) squares[half] = fmaf(difference, difference, squares[half]);
           }
         }
-        if (used[half] && position[half] >= p.first_query) error[half] += squares;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (used[half] && position[half] >= p.first_query) {
+            error[half] += static_cast<double>(squares[half]);
+          }
+        }
       }
     }
-    score<kDim>(query, base, scores);
     // Which keys of the tile each row takes in this pass; nothing to ask where all rows take all.
     const int tile_end = pass.begin + kKeys;
     const bool whole = (p.sliding == 0 || pass.begin > last - p.sliding) &&
@@ -379,6 +386,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const float factor = power_of_two(maximum[half] - next);
       maximum[half] = next;
       sum[half] *= factor;
+      offset[half] *= factor;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
@@ -396,27 +404,34 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
+    std::uint32_t weights[kKeys / 8][2];  // of two keys, for the lane's two rows
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      const float4 two = pass.coded ? pairs[kKeys / 2 + n * 4 + t] : float4{1, 0, 1, 0};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        weights[n][half] = pack(scores[n][2 * half] * two.x, scores[n][2 * half + 1] * two.z);
+        // The rounded weight in both sums, or they would not cancel.
+        offset[half] = fmaf(low_half(weights[n][half]), two.y, offset[half]);
+        offset[half] = fmaf(high_half(weights[n][half]), two.w, offset[half]);
+      }
+    }
     // Matrices: keys 0-7, 8-15 of channels 0-7; the same of channels 8-15.
     const std::uint32_t value_base =
-        base + Tiles<kDim, kErrors>::kTile +
-        chunk_at<kDim>(lane / 8 % 2 * 8 + lane % 8, lane / 16);
+        base + Buffer::kTile + chunk_at<kDim>(lane / 8 % 2 * 8 + lane % 8, lane / 16);
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
-      const std::uint32_t weights[4] = {pack(scores[2 * k][0], scores[2 * k][1]),
-                                        pack(scores[2 * k][2], scores[2 * k][3]),
-                                        pack(scores[2 * k + 1][0], scores[2 * k + 1][1]),
-                                        pack(scores[2 * k + 1][2], scores[2 * k + 1][3])};
+      const std::uint32_t(&upper)[2] = weights[2 * k], (&lower)[2] = weights[2 * k + 1];
 #pragma unroll
       for (int n = 0; n < kDim / 8; n += 2) {
         std::uint32_t v[4];
         load_transposed(v, (value_base ^ (n << 4)) + k * 16 * kDim * 2);
-        multiply_bfloat16(output[n], weights[0], weights[1], weights[2], weights[3], v[0], v[1]);
-        multiply_bfloat16(output[n + 1], weights[0], weights[1], weights[2], weights[3], v[2],
-                          v[3]);
+        multiply_bfloat16(output[n], upper[0], upper[1], lower[0], lower[1], v[0], v[1]);
+        multiply_bfloat16(output[n + 1], upper[0], upper[1], lower[0], lower[1], v[2], v[3]);
       }
     }
     if (!more) break;
-    tiles.finish(following, buffer ^ 1, counted);
+    tiles.finish(following, buffer ^ 1);
     pass = following;
     buffer ^= 1;
   }
@@ -425,12 +440,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int half = 0; half < 2; ++half) {
     sum[half] += __shfl_xor_sync(kEveryLane, sum[half], 1);
     sum[half] += __shfl_xor_sync(kEveryLane, sum[half], 2);
+    offset[half] += __shfl_xor_sync(kEveryLane, offset[half], 1);
+    offset[half] += __shfl_xor_sync(kEveryLane, offset[half], 2);
     if (!used[half]) continue;
     const float inverse = 1 / sum[half];
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
       *reinterpret_cast<std::uint32_t*>(p.output + row_at[half] + 8 * n + 2 * t) =
-          pack(output[n][2 * half] * inverse, output[n][2 * half + 1] * inverse);
+          pack((output[n][2 * half] - offset[half]) * inverse,
+               (output[n][2 * half + 1] - offset[half]) * inverse);
     }
   }
   if (!kErrors) return;
@@ -448,7 +466,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int row = head; row < (last - first + 1) * p.grouped; row += p.grouped) {
       total += row_errors[row];
     }
-    p.errors[static_cast<std::int64_t>(kv_head * p.grouped + head) * blocks + block] = total;
+    p.errors[static_cast<std::int64_t>(kv_head * p.grouped + head) * blocks + block] =
+        total * p.scale * p.scale;
   }
 }
 
@@ -545,7 +564,7 @@ void attend_with_tensor_cores(std::span<const TensorCoreAttention> list, cudaStr
     // Problems of one kind share a launch.
     const auto kind = [](const TensorCoreAttention& item) {
       return std::tuple<int, int, bool>(item.problem->key_codec.dim, item.problem->key_exact.heads,
-                        item.block_errors != nullptr);
+                                        item.block_errors != nullptr);
     };
     Problems problems{};
     int count = 0;
