@@ -190,9 +190,9 @@ void encode_rows(const EncodeJob& job, std::int64_t begin, std::int64_t end) {
   Row row;
   std::fill_n(row.codes, kMaxHeadDim + 64, std::int16_t{0});
   std::fill_n(row.keys, kMaxHeadDim + 64, std::int16_t{0});
+  std::int64_t mapped = begin / rows.heads;
+  int head = static_cast<int>(begin % rows.heads);
   for (std::int64_t index = begin; index < end; ++index) {
-    const std::int64_t mapped = index / rows.heads;
-    const int head = static_cast<int>(index % rows.heads);
     const std::int64_t token = job.map.to == nullptr ? mapped : job.map.to[mapped];
     read_row(rows, job.map.from == nullptr ? mapped : job.map.from[mapped], head, row);
     const float threshold = clip_threshold(settings, row);
@@ -210,6 +210,10 @@ void encode_rows(const EncodeJob& job, std::int64_t begin, std::int64_t end) {
     }
     pack_codes(row, settings.dim / 4,
                coded.codes + token * coded.code_token_stride + head * coded.code_head_stride);
+    if (++head == rows.heads) {
+      head = 0;
+      ++mapped;
+    }
   }
 }
 

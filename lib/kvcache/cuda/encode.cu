@@ -189,10 +189,15 @@ void encode(std::span<const EncodeJob> jobs, const Execution& where) {
   const DeviceScope scope(where);
   const cudaStream_t stream = stream_of(where);
   std::vector<std::pair<Instance, Job>> ready;
+  std::vector<const EncodeJob*> rotating;
   for (const EncodeJob& job : jobs) {
     if (job.tokens() == 0) continue;
     if (job.rotation.data != nullptr) {
-      if (!rotate_encode(job, stream)) rotate_then_encode(job, where);
+      if (supports_rotate_encode(job)) {
+        rotating.push_back(&job);
+      } else {
+        rotate_then_encode(job, where);
+      }
       continue;
     }
     const Instance instance = instance_for(job);
@@ -202,6 +207,7 @@ void encode(std::span<const EncodeJob> jobs, const Execution& where) {
       ready.emplace_back(instance, kernel_job(job));
     }
   }
+  rotate_encode(rotating, stream);
   while (!ready.empty()) {
     const Instance instance = ready.front().first;
     Jobs launch{};

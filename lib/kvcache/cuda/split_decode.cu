@@ -26,7 +26,8 @@ struct Tier {
 
 struct Codes {
   const std::uint8_t *codes, *scales;
-  std::int64_t code_token, code_head, scale_token, scale_head;  // bytes
+  std::int64_t code_head, scale_head;     // bytes
+  std::uint32_t code_token, scale_token;  // bytes
   ScaleType type;
 };
 
@@ -255,16 +256,23 @@ struct Pipeline {
     pages = __ldg(table + min(page, end - 1));
   }
 
+  /// The place of a chunk's token; places and strides have 31 bits, so one instruction multiplies.
+  __device__ static std::uint32_t place_of(std::int32_t pages, int token) {
+    return __shfl_sync(kEveryLane, pages, token / kPageTokens) * kPageTokens + token % kPageTokens;
+  }
+  __device__ static std::uint64_t bytes_before(std::uint32_t place, std::uint32_t stride) {
+    return static_cast<std::uint64_t>(place) * stride;
+  }
+
   template <int kWords>
-  __device__ static void copy_codes(std::uint32_t to, const std::uint8_t* from, std::int64_t stride,
-                                    std::int32_t pages) {
+  __device__ static void copy_codes(std::uint32_t to, const std::uint8_t* from,
+                                    std::uint32_t stride, std::int32_t pages) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int unit = i * 32 + threadIdx.x % 32;
       const int token = unit / kWords, part = unit % kWords;
-      const std::int64_t place =
-          __shfl_sync(kEveryLane, pages, token / kPageTokens) * kPageTokens + token % kPageTokens;
-      copy_async<16>(to + 16 * unit, from + place * stride + 16 * part);
+      copy_async<16>(to + 16 * unit,
+                     from + bytes_before(place_of(pages, token), stride) + 16 * part);
     }
   }
 
@@ -273,12 +281,11 @@ struct Pipeline {
     copy_codes<kKeyWords>(to, key, a.key.code_token, pages);
     copy_codes<kValueWords>(to + kKeyBytes, value, a.value.code_token, pages);
     const int token = threadIdx.x % 32;
-    const std::int64_t place =
-        __shfl_sync(kEveryLane, pages, token / kPageTokens) * kPageTokens + token % kPageTokens;
+    const std::uint32_t place = place_of(pages, token);
     const std::uint32_t scales = to + kKeyBytes + kValueBytes;
-    copy_scales(scales, key_scales + place * a.key.scale_token, a.key.type, token);
-    copy_scales(scales + kScaleBytes, value_scales + place * a.value.scale_token, a.value.type,
-                token);
+    copy_scales(scales, key_scales + bytes_before(place, a.key.scale_token), a.key.type, token);
+    copy_scales(scales + kScaleBytes, value_scales + bytes_before(place, a.value.scale_token),
+                a.value.type, token);
   }
 
   __device__ static void copy_scales(std::uint32_t to, const std::uint8_t* from, ScaleType type,
@@ -686,10 +693,10 @@ Codes codes_of(const ConstCodedRows& rows, ScaleType type) {
   const auto size = static_cast<std::int64_t>(bytes_of(type));
   return {rows.codes,
           static_cast<const std::uint8_t*>(rows.scales_zeros),
-          rows.code_token_stride,
           rows.code_head_stride,
-          rows.scale_token_stride * size,
           rows.scale_head_stride * size,
+          static_cast<std::uint32_t>(rows.code_token_stride),
+          static_cast<std::uint32_t>(rows.scale_token_stride * size),
           type};
 }
 
@@ -713,7 +720,13 @@ bool aligned(const ConstRows& rows) {
          aligned(rows.data, {2 * rows.token_stride, 2 * rows.head_stride}, 16);
 }
 
-bool aligned(const Codes& codes) {
+bool aligned(const ConstCodedRows& rows, ScaleType type) {
+  constexpr std::int64_t kMost = 0x0fffffff;
+  const auto fits = [](std::int64_t number) { return number >= 0 && number <= kMost; };
+  if (!fits(rows.code_token_stride) || !fits(rows.scale_token_stride) || rows.tokens > 0x7fffffff) {
+    return false;
+  }
+  const Codes codes = codes_of(rows, type);
   return aligned(codes.codes, {codes.code_token, codes.code_head}, 16) &&
          aligned(codes.scales, {codes.scale_token, codes.scale_head},
                  codes.type == ScaleType::fp32 ? 8 : 4);
@@ -727,8 +740,7 @@ bool supports_split_decode(const MixedCacheView& cache, const DecodeAttention& p
   return instance_for(key.dim, value.dim).kernel != nullptr && key.group == key.dim &&
          value.group == value.dim && aligned(problem.query) && aligned(cache.key_sink) &&
          aligned(cache.value_sink) && aligned(cache.key_recent) && aligned(cache.value_recent) &&
-         aligned(codes_of(cache.key_coded, key.scale_type)) &&
-         aligned(codes_of(cache.value_coded, value.scale_type));
+         aligned(cache.key_coded, key.scale_type) && aligned(cache.value_coded, value.scale_type);
 }
 
 void split_decode(const MixedCacheView& cache, const DecodeAttention& problem,
