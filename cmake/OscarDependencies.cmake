@@ -36,6 +36,8 @@ message(STATUS "libtorch: ${OSCAR_TORCH_DIR}")
 
 # The wheel's include folder brings a newer fmt than the one that spdlog and we are linked with. The system's
 # headers must be found first, so they get a folder of their own, which oscar_flags searches before others.
+target_link_libraries(oscar_flags INTERFACE OpenMP::OpenMP_CXX)
+
 find_path(system_fmt_folder fmt/format.h NO_CACHE REQUIRED)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/system-fmt)
 file(CREATE_LINK ${system_fmt_folder}/fmt ${PROJECT_BINARY_DIR}/system-fmt/fmt SYMBOLIC)

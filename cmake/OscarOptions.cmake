@@ -20,7 +20,6 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
@@ -39,13 +38,14 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 # What every target of ours is compiled with. Contraction to fused multiply-add is off: the INT2 codec
 # promises the same codes on every processor. GCC 12 sees uninitialised values inside nlohmann::json where
-# there are none (GCC bug 105562 and relatives), so that warning is off.
+# there are none (GCC bug 105562 and relatives), so that warning is off. Programs are position-independent like
+# libraries, so that both can share precompiled headers.
 add_library(oscar_flags INTERFACE)
 target_include_directories(oscar_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(oscar_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers -Wno-maybe-uninitialized
-    -Werror -ffp-contract=off>
-  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings --expt-relaxed-constexpr>)
+    -Werror -ffp-contract=off -fPIC>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror,-fPIC -Werror=all-warnings --expt-relaxed-constexpr>)
 target_compile_definitions(oscar_flags INTERFACE OSCAR_VERSION="${PROJECT_VERSION}")
 if(OSCAR_SANITIZE)
   set(sanitize -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)

@@ -5,14 +5,15 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "oscar/core/device.h"
 
 namespace oscar::test {
 
-/// A folder that the build knows, or the environment: test programs may run on another machine than the
-/// one that built them.
+/// A folder that the build knows, or the environment: test programs may run on another machine than
+/// the one that built them.
 inline std::filesystem::path folder(const char* variable, const char* built_in) {
   const char* value = std::getenv(variable);
   return value != nullptr ? value : built_in;
@@ -27,6 +28,11 @@ inline std::filesystem::path fixture(const std::string& name) {
 /// without it.
 inline std::filesystem::path shared(const std::string& name) {
   return folder("OSCAR_SHARED", OSCAR_SHARED) / name;
+}
+
+/// Writes a file without waiting for the disk, for tests that write thousands.
+inline void write_quickly(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
 }
 
 /// A fresh folder, removed at the end of the test.

@@ -185,6 +185,7 @@ CalibrateResult fit_and_write(const Statistics& statistics, const fs::path& outp
   info.sequences = statistics.sequences;
   info.sequence_length = statistics.sequence_length;
   info.precision = statistics.precision;
+  info.objective = fit_options.key + "+" + fit_options.value;
   info.composition = name_of(fit_options.composition);
   write_pair(output, pair, info, listed);
   result.output = output;

@@ -91,14 +91,18 @@ void refuse_windows(ConfigFields& fields, const ModelConfig& config) {
   }
 }
 
+constexpr std::int64_t kMostLayers = 10000, kMost = std::int64_t{1} << 31;
+
 void check_sizes(const ModelConfig& c, const std::string& source) {
-  const auto positive = [&](std::int64_t value, const char* name) {
-    if (value < 1 || value > std::int64_t{1} << 31) fail_input("{}: {} is {}", source, name, value);
+  const auto positive = [&](std::int64_t value, const char* name, std::int64_t most = kMost) {
+    if (value < 1 || value > most) {
+      fail_input("{}: {} is {}; expected 1 to {}", source, name, value, most);
+    }
   };
   positive(c.vocabulary, "vocab_size");
   positive(c.hidden_size, "hidden_size");
   positive(c.intermediate_size, "intermediate_size");
-  positive(c.layers, "num_hidden_layers");
+  positive(c.layers, "num_hidden_layers", kMostLayers);
   positive(c.q_heads, "num_attention_heads");
   positive(c.kv_heads, "num_key_value_heads");
   positive(c.head_dim, "head_dim");

@@ -46,7 +46,9 @@ int byte_at(const std::byte* at) {
 
 // The block formats, as llama.cpp's ggml-quants defines them. Four-bit formats keep element i in
 // the low half of byte i and element i + 16 in the high half; five-bit formats add a word of fifth
-// bits.
+// bits. kNoOffset is what addition leaves as it is, the sign of a zero included.
+
+constexpr float kNoOffset = -0.0f;
 
 void decode_q8_0(const std::byte* block, float* out) {
   const float scale = half_at(block);
@@ -119,11 +121,11 @@ void decode_block(TensorType type, const std::byte* block, float* out) {
     case TensorType::q8_0:
       return decode_q8_0(block, out);
     case TensorType::q4_0:
-      return decode_q4(block + 2, half_at(block), 0, 8, out);
+      return decode_q4(block + 2, half_at(block), kNoOffset, 8, out);
     case TensorType::q4_1:
       return decode_q4(block + 4, half_at(block), half_at(block + 2), 0, out);
     case TensorType::q5_0:
-      return decode_q5(block + 6, load<std::uint32_t>(block + 2), half_at(block), 0, 16, out);
+      return decode_q5(block + 6, load<std::uint32_t>(block + 2), half_at(block), kNoOffset, 16, out);
     case TensorType::q5_1:
       return decode_q5(block + 8, load<std::uint32_t>(block + 4), half_at(block),
                        half_at(block + 2), 0, out);

@@ -1,6 +1,7 @@
 #include "model/layer_weights.h"
 
 #include <ATen/ATen.h>
+#include <omp.h>
 
 #include <cmath>
 
@@ -74,7 +75,11 @@ LayerWeights LayerLoader::load(int layer) const {
 
 void LayerLoader::begin(int layer) {
   pending_layer_ = layer;
-  pending_ = std::async(std::launch::async, [this, layer] { return load(layer); });
+  pending_ = std::async(std::launch::async, [this, layer] {
+    // Where the processor also computes, a second team of threads would only wait in its way.
+    if (device_.is_cpu()) omp_set_num_threads(1);
+    return load(layer);
+  });
 }
 
 LayerWeights LayerLoader::take(int layer) {

@@ -56,7 +56,8 @@ StreamState load_state_file(const std::filesystem::path& path, const StreamState
   if (newline == std::string_view::npos)
     fail_input("{}: is not a file of hidden states", path.string());
   const Json header = parse_json(text.substr(0, newline), path.string());
-  for (const auto& [key, value] : identity(expected).items()) {
+  const OrderedJson wanted = identity(expected);
+  for (const auto& [key, value] : wanted.items()) {
     const Json found = header.contains(key) ? header.at(key) : Json();
     if (found != Json(value)) {
       fail_input("{}: belongs to another run: {} is {}, expected {}", path.string(), key,

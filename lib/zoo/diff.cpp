@@ -5,8 +5,8 @@
 #include <numbers>
 
 #include "oscar/core/error.h"
-#include "oscar/linalg/hadamard.h"
 #include "oscar/linalg/orthogonal.h"
+#include "oscar/rotation/composition.h"
 #include "oscar/zoo/pair_folder.h"
 #include "oscar/zoo/rotation_file.h"
 
@@ -16,17 +16,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The eigenvectors of the leading quarter, taken out of R = U·H·P: multiplying by P' and H' undoes
-/// what the composition did, and the eigenvalues are ascending.
+/// The eigenvectors of the leading quarter, taken out of R = U·H·P. Eigenvalues are ascending in
+/// every file, so their ranks serve where a file does not store them.
 Matrix leading_eigenvectors(const MatrixF& rotation) {
-  const auto size = static_cast<int>(rotation.rows());
-  // Ascending eigenvalues: the i-th largest is eigenvector size - 1 - i, and P puts it at order[i].
-  const std::vector<int> order = bit_reversal_order(size);
-  Matrix unpermuted(size, size);
-  for (int i = 0; i < size; ++i)
-    unpermuted.col(size - 1 - i) = rotation.col(order[static_cast<std::size_t>(i)]).cast<double>();
-  const Matrix eigenvectors = unpermuted * hadamard(size).transpose();
-  return eigenvectors.rightCols(std::max(1, size / 4));
+  const auto size = rotation.rows();
+  const Vector ascending = Vector::LinSpaced(size, 1, static_cast<double>(size));
+  return decompose(Composition::r_h_pbr, rotation.cast<double>(), ascending)
+      .rightCols(std::max<Eigen::Index>(1, size / 4));
 }
 
 bool has_eigenbasis(const RotationSet& set) {

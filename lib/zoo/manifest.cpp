@@ -60,7 +60,8 @@ OrderedJson manifest_json(const fs::path& folder, const RotationPair& pair, cons
             {"sequence_length", info.sequence_length},
             {"precision", info.precision}}},
           {"rotation",
-           {{"key_objective", pair.key.objective},
+           {{"objective", info.objective},
+            {"key_objective", pair.key.objective},
             {"value_objective", pair.value.objective},
             {"composition", info.composition},
             {"granularity", pair.key.granularity == Granularity::head ? "head" : "layer"},
@@ -91,8 +92,9 @@ PairInfo read_manifest(const Json& manifest, const std::string& source) {
   info.sequences = require<std::int64_t>(calibration, "sequences", source);
   info.sequence_length = require<std::int64_t>(calibration, "sequence_length", source);
   info.precision = require<std::string>(calibration, "precision", source);
-  info.composition =
-      require<std::string>(require<Json>(manifest, "rotation", source), "composition", source);
+  const Json rotation = require<Json>(manifest, "rotation", source);
+  info.objective = require<std::string>(rotation, "objective", source);
+  info.composition = require<std::string>(rotation, "composition", source);
   info.settings = read_settings(require<Json>(manifest, "settings", source), source);
   if (const auto validation = find<Json>(manifest, "validation", source)) {
     info.validation = OrderedJson::parse(validation->dump());

@@ -30,7 +30,8 @@ OrderedJson summary_of(const fs::path& path) {
     fail_input("{}: is not a report of oscar-validate", source);
   }
   OrderedJson summary;
-  for (const auto& [name, candidate] : require<Json>(report, "candidates", source).items()) {
+  const Json candidates = require<Json>(report, "candidates", source);
+  for (const auto& [name, candidate] : candidates.items()) {
     if (candidate.value("baseline", false)) continue;
     if (!summary.is_null()) {
       fail_input("{}: scores several rotations; make a report of this pair alone", source);

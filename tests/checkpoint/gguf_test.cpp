@@ -95,7 +95,7 @@ TEST(Gguf, SurvivesDamage) {
     for (unsigned n = random() % 4 + 1; n-- > 0;)
       damaged[random() % 2000] = static_cast<char>(random());
     if (i % 5 == 0) damaged.resize(random() % damaged.size() + 1);
-    write_file(folder / "damaged.gguf", damaged);
+    test::write_quickly(folder / "damaged.gguf", damaged);
     try {
       Checkpoint::open(folder / "damaged.gguf");
     } catch (const InputError&) {  // the only way in which a bad file may end

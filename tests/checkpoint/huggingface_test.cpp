@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"layer_types", {"sliding_attention", "full_attention"}, "sliding_attention"},
         BadField{"quantization_config", {{"bits", 4}}, "quantization_config"},
         BadField{"num_key_value_heads", 3, "not a multiple"},
-        BadField{"num_attention_heads", 8, "q_proj.weight has the shape"},
+        BadField{"num_attention_heads", 8, "_proj.weight has the shape"},
         BadField{"num_hidden_layers", 3, "model.layers.2"},
         BadField{"num_hidden_layers", 0, "num_hidden_layers is 0"},
         BadField{"vocab_size", "many", "wrong type"}));
@@ -170,7 +170,7 @@ TEST_F(TinyLlama, SurvivesDamage) {
     std::string damaged = whole;
     for (unsigned n = random() % 4 + 1; n-- > 0;)
       damaged[random() % 1200] = static_cast<char>(random());
-    write_file(path(kFirst), damaged);
+    test::write_quickly(path(kFirst), damaged);
     try {
       Checkpoint::open(path());
     } catch (const InputError&) {  // the only way in which a bad file may end

@@ -117,15 +117,15 @@ def rotations(work):
     validate = ["--prompts", work.text, "--tokens", "256", "--sequence-length", "128", "--sink", "8", "--recent", "16",
                 "--device", "cpu", "--progress", "none"]
 
-    def pair(name, spoil):
+    def pair(name, spoil, both=False):
         import torch
         copy = work.folder / name
         shutil.copytree(good, copy)
         (copy / "manifest.json").unlink()
-        path = next(copy.glob("k_rotation*.pt"))
-        content = torch.load(path, weights_only=True)
-        spoil(content)
-        torch.save(content, path)
+        for path in list(copy.glob("k_rotation*.pt")) + (list(copy.glob("v_rotation*.pt")) if both else []):
+            content = torch.load(path, weights_only=True)
+            spoil(content)
+            torch.save(content, path)
         return copy
 
     checked = work.run("oscar-validate", work.model, good, *validate)
@@ -143,18 +143,20 @@ def rotations(work):
     except ImportError:
         print("skipped: spoiled rotation files need torch")
         return
-    hole = pair("hole", lambda c: c["layers"].pop(1))
-    work.refuses("a hole in the layers", "layers", "oscar-validate", work.model, hole, *validate)
+    half = pair("half", lambda c: c["layers"].pop(1))
+    work.refuses("a hole in one file's layers", "not a pair", "oscar-validate", work.model, half, *validate)
+    hole = pair("hole", lambda c: c["layers"].pop(1), both=True)
+    work.refuses("a hole in the layers", "no rotation for layer 1", "oscar-validate", work.model, hole, *validate)
     skew = pair("skew", lambda c: c["layers"][0]["rotation"].mul_(1.1))
     work.refuses("a non-orthogonal matrix", "not orthogonal", "oscar-validate", work.model, skew, *validate)
     other = pair("other", lambda c: c["calibration"].update(model_fingerprint="xxh3:0"))
     work.refuses("a pair for another model", "another model", "oscar-validate", work.model, other, *validate)
-    wide = pair("wide", lambda c: [entry.update(rotation=torch.eye(16)) for entry in c["layers"].values()])
+    wide = pair("wide", lambda c: [entry.update(rotation=torch.eye(16), eigenvalues=torch.ones(16)) for entry in c["layers"].values()])
     work.refuses("a pair of another head dimension", "head dimension is 8", "oscar-validate", work.model, wide, *validate)
     work.refuses("sequences inside the windows", "nothing would be quantised", "oscar-validate", work.model, good, "--prompts",
                  work.text, "--tokens", "64", "--sequence-length", "64", "--device", "cpu")
     work.refuses("limits that are not kept", "", "oscar-validate", work.model, good, *validate, "--max-kld", "-1", code=3)
-    work.refuses("publishing without a manifest", "no manifest.json", "oscar-export", hole, work.folder / "zoo",
+    work.refuses("publishing without a manifest", "no manifest.json", "oscar-export", other, work.folder / "zoo",
                  output=work.folder / "zoo")
 
 
@@ -177,7 +179,7 @@ def main(binaries, fixtures):
         work = Workplace(binaries, fixtures, folder)
         work.calibrate("missing weights", "model.safetensors", model=work.spoiled(lambda m: (m / "model.safetensors").unlink()))
         work.calibrate("truncated weights", "incomplete download", model=work.spoiled(truncate))
-        work.calibrate("wrong head count", "q_proj.weight has the shape", model=work.spoiled(set_config(num_attention_heads=8)))
+        work.calibrate("wrong head count", "_proj.weight has the shape", model=work.spoiled(set_config(num_attention_heads=8)))
         work.calibrate("unknown architecture", "model_type \"mamba\"", model=work.spoiled(set_config(model_type="mamba")))
         work.calibrate("NaN in a weight", "layer 1: the weight model.layers.1.self_attn.k_proj.weight", model=work.spoiled(put_nan))
         work.calibrate("no such model", "does not exist", model=work.folder / "absent")
@@ -186,7 +188,8 @@ def main(binaries, fixtures):
         work.calibrate("invalid JSON", "bad.jsonl, line 2", prompts=work.file("bad.jsonl", b'{"text": "a"}\n{"text": \n'))
         work.calibrate("too little text", "but --tokens 64", prompts=work.file("short.txt", b"too short"))
         work.calibrate("unknown objective", "nonsense", "--objective", "nonsense")
-        work.calibrate("unknown device", "device \"tpu\"", "--device", "tpu")
+        work.refuses("unknown device", "device \"tpu\"", "oscar-calibrate", work.model, "--output", work.folder / "refused",
+                     "--device", "tpu", output=work.folder / "refused")
         work.calibrate("unknown option", "--frobnicate", "--frobnicate")
         work.calibrate("a layer that is not there", "the model has layers 0 to 1", "--layers", "7")
         rotations(work)

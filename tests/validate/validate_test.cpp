@@ -45,7 +45,7 @@ AttentionEvent random_event(std::int64_t tokens, at::ScalarType type) {
   const at::Tensor seed = at::arange(tokens * 4 * 64, at::kFloat);
   const auto noise = [&](std::int64_t heads, float phase) {
     return at::sin(seed.slice(0, 0, tokens * heads * 64) * (1.7f + phase))
-        .mul(3)
+        .mul(2)
         .view({tokens, heads, 64})
         .to(type);
   };

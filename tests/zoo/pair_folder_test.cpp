@@ -40,6 +40,7 @@ PairInfo info() {
   info.sequences = 2;
   info.sequence_length = 2048;
   info.precision = "fp32";
+  info.objective = "qqt+sst";
   info.composition = "r_h_pbr";
   info.settings.k_clip = 0.94;
   return info;

@@ -9,6 +9,8 @@
 namespace oscar::pickle {
 namespace {
 
+using namespace std::string_literals;
+
 std::string sample() {
   Writer out;
   out.begin_dict();
@@ -45,7 +47,9 @@ TEST(PickleReader, ReadsWhatTheWriterWrote) {
 }
 
 TEST(PickleReader, RefusesGlobalsThatCouldRunCode) {
-  const std::string program = std::string("\x80\x02", 2) + "cos\nsystem\n(X\x02\x00\x00\x00lstR.";
+  const std::string program =
+      "\x80\x02"
+      "cos\nsystem\n(X\x02\x00\x00\x00lstR."s;
   EXPECT_THROW_WITH(Reader(bytes(program), "test"), InputError, "os.system");
 }
 

@@ -2,10 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "oscar/core/error.h"
 
@@ -22,6 +24,17 @@ Json read_json(const std::filesystem::path& path);
 /// Writes a JSON file atomically, indented, with a newline at its end.
 void write_json(const std::filesystem::path& path, const OrderedJson& value);
 
+/// Whether a JSON value can be read as a T without loss: 0.5 and true are not integers.
+template <typename T>
+bool is_faithful(const Json& value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    if (value.is_number_float()) return value.get<double>() == std::floor(value.get<double>());
+    return value.is_number_integer();
+  } else {
+    return true;
+  }
+}
+
 /// The member `key` of `object` as a T. Throws InputError naming `source` if it is absent or of
 /// another type.
 template <typename T>
@@ -30,11 +43,11 @@ T require(const Json& object, const char* key, const std::string& source) {
     fail_input("{}: the field \"{}\" is missing", source, key);
   }
   try {
-    return object.at(key).get<T>();
-  } catch (const nlohmann::json::exception&) {
-    fail_input("{}: the field \"{}\" has the value {}, which is of the wrong type", source, key,
-               object.at(key).dump().substr(0, 100));
+    if (is_faithful<T>(object.at(key))) return object.at(key).get<T>();
+  } catch (const nlohmann::json::exception&) {  // said below
   }
+  fail_input("{}: the field \"{}\" has the value {}, which is of the wrong type", source, key,
+             object.at(key).dump().substr(0, 100));
 }
 
 /// The member `key`, or nothing if it is absent or null. Throws InputError if it is of another

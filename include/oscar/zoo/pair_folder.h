@@ -32,6 +32,7 @@ struct PairInfo {
   std::int64_t sequences = 0;
   std::int64_t sequence_length = 0;
   std::string precision;
+  std::string objective;    ///< as --objective takes it: "qqt+sst"; file names don't tell sst's kinds
   std::string composition;  ///< "r_h_pbr"
   ServedSettings settings;
   std::optional<OrderedJson> validation;  ///< summary of a validation report, when there is one
