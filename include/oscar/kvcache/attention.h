@@ -63,8 +63,8 @@ struct TeacherForcedAttention {
 /// same bits on a machine whatever its number of threads. Throws InputError where shapes disagree.
 void attend(const TeacherForcedAttention& problem, const Execution& where = {});
 /// Several sequences; on CUDA those of one shape share a launch. bf16 rows of 64 or 128 channels with
-/// one group, one query and one output for both tiers run on tensor cores: keys and values are then
-/// rounded to bf16 after reconstruction, and probabilities before they meet the values.
+/// one group, one query and one output for both tiers run on tensor cores: probabilities (times the
+/// value's scale) are then rounded to bf16 before they meet the values.
 void attend(std::span<const TeacherForcedAttention> problems, const Execution& where = {});
 
 }  // namespace oscar
