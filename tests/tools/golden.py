@@ -13,13 +13,6 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import h5py
-    import numpy as np
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
-
 
 def run(*command):
     print("+", " ".join(command))
@@ -27,6 +20,12 @@ def run(*command):
 
 
 def statistics(binaries, model, shared, device, folder):
+    try:
+        import h5py
+        import numpy as np
+    except ImportError as error:
+        print(f"skipped: {error}")
+        sys.exit(77)
     text = f"{shared}/data/text/wikitext2_valid.txt"
     run(f"{binaries}/oscar-calibrate", model, "--output", f"{folder}/out", "--prompts", text, "--precision", "fp32",
         "--chat-template", "none", "--sequence-length", "1024", "--tokens", "2048", "--device", device, "--progress", "none")
