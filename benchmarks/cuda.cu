@@ -203,13 +203,54 @@ void benchmark_encode(const Yardsticks& yard) {
         Setting{"encode K and V, exact 0.96 / 0.92", 0.96, 0.92, ClipRule::exact},
         Setting{"encode K and V, bisect 0.96 / 0.92", 0.96, 0.92, ClipRule::bisect}}) {
     const CodecSettings key{dim, dim, s.key, s.rule}, value{dim, dim, s.value, s.rule};
-    const EncodeJob jobs[] = {
-        {key, ConstRows::packed(keys.data(), ElementType::bf16, tokens, heads, dim),
-         CodedRows::packed(key_codes.data(), key_scales.data(), tokens, heads, key)},
-        {value, ConstRows::packed(values.data(), ElementType::bf16, tokens, heads, dim),
-         CodedRows::packed(value_codes.data(), value_scales.data(), tokens, heads, value)}};
+    EncodeJob jobs[2];
+    jobs[0].settings = key;
+    jobs[0].rows = ConstRows::packed(keys.data(), ElementType::bf16, tokens, heads, dim);
+    jobs[0].coded = CodedRows::packed(key_codes.data(), key_scales.data(), tokens, heads, key);
+    jobs[1].settings = value;
+    jobs[1].rows = ConstRows::packed(values.data(), ElementType::bf16, tokens, heads, dim);
+    jobs[1].coded =
+        CodedRows::packed(value_codes.data(), value_scales.data(), tokens, heads, value);
     const double ms = median_time([&](int) { encode(jobs, {{Device::Kind::cuda, 0}, nullptr}); });
     print_row(yard, s.name, ms, bytes, false);
+  }
+}
+
+void benchmark_rotate_encode(const Yardsticks& yard) {
+  const std::int64_t tokens = 131072;
+  const int heads = 8, dim = 128;
+  const std::size_t count = std::size_t{1} * tokens * heads * dim;
+  Array<std::uint16_t> keys = random_rows(count, 2), values = random_rows(count, 3);
+  Array<std::uint8_t> key_codes(count / 4), value_codes(count / 4);
+  Array<float> key_scales(count / dim * 2), value_scales(count / dim * 2);
+  std::vector<float> matrix(std::size_t{8} * dim * dim);
+  for (std::size_t i = 0; i < matrix.size(); ++i) {
+    matrix[i] = static_cast<float>(static_cast<int>(i * 2654435761u >> 16 & 0xff) - 128) / 800.0f;
+  }
+  Array<float> matrices(matrix.size());
+  OSCAR_CUDA_CHECK(
+      cudaMemcpy(matrices.data(), matrix.data(), matrices.bytes(), cudaMemcpyHostToDevice));
+  const double bytes = 2.0 * static_cast<double>(count) * (2 + 0.25 + 8.0 / dim);
+  for (const int matrix_count : {1, 8}) {
+    for (const double ratio : {0.0, 0.96}) {
+      const CodecSettings settings{dim, dim, ratio, ClipRule::bisect};
+      EncodeJob jobs[2];
+      jobs[0].rows = ConstRows::packed(keys.data(), ElementType::bf16, tokens, heads, dim);
+      jobs[0].coded =
+          CodedRows::packed(key_codes.data(), key_scales.data(), tokens, heads, settings);
+      jobs[1].rows = ConstRows::packed(values.data(), ElementType::bf16, tokens, heads, dim);
+      jobs[1].coded =
+          CodedRows::packed(value_codes.data(), value_scales.data(), tokens, heads, settings);
+      for (EncodeJob& job : jobs) {
+        job.settings = settings;
+        job.rotation = {matrices.data(), matrix_count, dim, false};
+      }
+      const double ms = median_time([&](int) { encode(jobs, {{Device::Kind::cuda, 0}, nullptr}); });
+      const std::string name = std::string("rotate and encode K and V, R per ") +
+                               (matrix_count == 1 ? "layer" : "head") +
+                               (ratio == 0 ? ", no clip" : ", bisect 0.96");
+      print_row(yard, name.c_str(), ms, bytes, false);
+    }
   }
 }
 
@@ -374,11 +415,7 @@ void benchmark_teacher_forced(const Yardsticks& yard) {
       for (int s = 0; s < sequences; ++s) {
         problems[s].logit_error_sums = sums ? errors.data() + s * heads : nullptr;
       }
-      const double ms = median_time(
-          [&](int) {
-            for (const auto& p : problems) attend(p, where);
-          },
-          3, 1);
+      const double ms = median_time([&](int) { attend(problems, where); }, 3, 1);
       const std::string name = "teacher-forced " + std::to_string(sequences) + " x " +
                                std::to_string(tokens) + (sums ? ", error sums" : "");
       const double bytes = static_cast<double>(total) * dim * 2 * (2 * heads + 2.3 * kv_heads);
@@ -409,6 +446,7 @@ int main(int argc, char** argv) {
   }
   measure_yardsticks(yard);
   if (only.empty() || only == "encode") benchmark_encode(yard);
+  if (only.empty() || only == "rotate") benchmark_rotate_encode(yard);
   if (only.empty() || only == "decode") benchmark_decode(yard);
   if (only.empty() || only == "teacher") benchmark_teacher_forced(yard);
   return 0;

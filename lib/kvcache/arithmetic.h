@@ -82,11 +82,9 @@ OSCAR_HOST_DEVICE inline float bisect_threshold(int dim, int index, float high,
 #else
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(middle);
 #endif
-    if (count_above(static_cast<std::uint16_t>(bits >> 16)) > dim - index) {
-      low = middle;
-    } else {
-      high = middle;
-    }
+    const bool above = count_above(static_cast<std::uint16_t>(bits >> 16)) > dim - index;
+    low = above ? middle : low;  // no branch: it would go either way
+    high = above ? high : middle;
   }
   return high;
 }

@@ -62,12 +62,16 @@ std::int64_t MixedWindow::coded_pairs(std::int64_t tokens, std::int64_t first_qu
 }
 
 void attend(const TeacherForcedAttention& problem, const Execution& where) {
-  check(problem);
+  attend(std::span(&problem, 1), where);
+}
+
+void attend(std::span<const TeacherForcedAttention> problems, const Execution& where) {
+  for (const TeacherForcedAttention& problem : problems) check(problem);
   if (where.device.is_cuda()) {
-    cuda::attend(problem, where);
-  } else {
-    cpu::attend(problem);
+    cuda::attend(problems, where);
+    return;
   }
+  for (const TeacherForcedAttention& problem : problems) cpu::attend(problem);
 }
 
 }  // namespace oscar

@@ -50,7 +50,7 @@ void decode(const CodecSettings& settings, const ConstCodedRows& coded, const Mu
             const Execution& where);
 void rotate_rows(const ConstRows& input, const Rotations& rotations, const MutableRows& output,
                  const RotationRounding& rounding, const Execution& where);
-void attend(const TeacherForcedAttention& problem, const Execution& where);
+void attend(std::span<const TeacherForcedAttention> problems, const Execution& where);
 }  // namespace cuda
 
 }  // namespace oscar

@@ -1,7 +1,10 @@
 #include "oscar/kvcache/codec.h"
 
+#include <vector>
+
 #include "kvcache/backend.h"
 #include "kvcache/checks.h"
+#include "oscar/core/error.h"
 
 namespace oscar {
 
@@ -31,6 +34,20 @@ void encode(std::span<const EncodeJob> jobs, const Execution& where) {
   for (const EncodeJob& job : jobs) {
     job.settings.check();
     checks::rows("the rows to encode", job.rows, job.rows.tokens, job.rows.heads, job.settings.dim);
+    if (job.rotation.data != nullptr) {
+      if (job.rotation.dim != job.settings.dim) {
+        fail_input("the rotation of rows to encode has dimension {}; expected {}", job.rotation.dim,
+                   job.settings.dim);
+      }
+      if (job.rotation.matrices < 1 || job.rows.heads % job.rotation.matrices != 0) {
+        fail_input("{} rotation matrices can't be shared out among {} heads", job.rotation.matrices,
+                   job.rows.heads);
+      }
+    }
+    if (job.rotated.data != nullptr) {
+      checks::rows("the rotated rows", job.rotated, job.rows.tokens, job.rows.heads,
+                   job.settings.dim);
+    }
     checks::coded("the coded rows", job.coded,
                   job.map.count < 0 ? job.rows.tokens : job.coded.tokens, job.rows.heads);
   }
@@ -39,7 +56,22 @@ void encode(std::span<const EncodeJob> jobs, const Execution& where) {
     return;
   }
   for (const EncodeJob& job : jobs) {
-    if (job.tokens() > 0) cpu::encode(job);
+    if (job.tokens() <= 0) continue;
+    if (job.rotation.data == nullptr) {
+      cpu::encode(job);
+      continue;
+    }
+    std::vector<float> memory;
+    EncodeJob rotated = job;
+    MutableRows rows = job.rotated;
+    if (rows.data == nullptr) {
+      memory.resize(static_cast<std::size_t>(job.rows.tokens) * job.rows.heads * job.rows.dim);
+      rows = MutableRows::packed(memory.data(), ElementType::fp32, job.rows.tokens, job.rows.heads,
+                                 job.rows.dim);
+    }
+    cpu::rotate_rows(job.rows, job.rotation, rows, {});
+    rotated.rows = rows;
+    cpu::encode(rotated);
   }
 }
 

@@ -113,6 +113,69 @@ TEST_F(EncodeJobs, CudaEqualsOneByOne) {
   expect_one_by_one(kCuda);
 }
 
+struct RotateEncodeCase {
+  int dim, group, heads, matrices;
+  bool transposed;
+  double ratio;
+  ClipRule rule;
+};
+
+/// The rotated rows within a bf16 step of the CPU's, the codes those of these very rows.
+void expect_rotated(const Device& device, const RotateEncodeCase& c) {
+  std::mt19937 random(59);
+  const std::int64_t tokens = 203;
+  const CodecSettings settings{c.dim, c.group, c.ratio, c.rule};
+  const std::size_t count = static_cast<std::size_t>(tokens) * c.heads * c.dim;
+  const std::vector<std::uint16_t> bits = to_bfloat16(random_rows(count, random));
+  std::vector<float> matrix = random_rows(std::size_t{1} * c.matrices * c.dim * c.dim, random);
+  for (float& entry : matrix) entry /= std::sqrt(static_cast<float>(c.dim));
+  DeviceArray<std::uint16_t> input(device, bits), rotated(device, count);
+  DeviceArray<float> matrices(device, matrix), thresholds(device, count / c.dim);
+  DeviceArray<std::uint8_t> codes(device, count / 4), scales(device, count / c.group * 8);
+  EncodeJob job{
+      settings, ConstRows::packed(input.data(), ElementType::bf16, tokens, c.heads, c.dim),
+      CodedRows::packed(codes.data(), scales.data(), tokens, c.heads, settings), thresholds.data()};
+  job.rotation = {matrices.data(), c.matrices, c.dim, c.transposed};
+  job.rotated = MutableRows::packed(rotated.data(), ElementType::bf16, tokens, c.heads, c.dim);
+  encode({&job, 1}, {device, nullptr});
+  const std::vector<std::uint16_t> rows = rotated.values();
+  const Encoded own{codes.values(), scales.values(), thresholds.values()};
+  EXPECT_EQ(own, run_encode(kCpu, settings, rows, c.heads));
+  std::vector<float> expected(count);
+  rotate_rows(ConstRows::packed(bits.data(), ElementType::bf16, tokens, c.heads, c.dim),
+              {matrix.data(), c.matrices, c.dim, c.transposed},
+              MutableRows::packed(expected.data(), ElementType::fp32, tokens, c.heads, c.dim));
+  for (std::size_t i = 0; i < count; ++i) {
+    // Sums near zero differ by the rounding of their terms.
+    const float allowed = std::fabs(expected[i]) * 0x1p-7f + 1e-6f;
+    ASSERT_NEAR(bfloat16_to_float(rows[i]), expected[i], allowed) << "element " << i;
+  }
+  // The same without the rotated rows.
+  job.rotated = {};
+  encode({&job, 1}, {device, nullptr});
+  EXPECT_EQ((Encoded{codes.values(), scales.values(), thresholds.values()}), own);
+}
+
+class RotateEncode : public testing::TestWithParam<RotateEncodeCase> {};
+
+TEST_P(RotateEncode, CpuEqualsTwoSteps) {
+  expect_rotated(kCpu, GetParam());
+}
+
+TEST_P(RotateEncode, CudaEqualsTwoSteps) {
+  OSCAR_NEEDS_CUDA();
+  expect_rotated(kCuda, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows, RotateEncode,
+    testing::Values(RotateEncodeCase{128, 128, 1, 1, false, 0, ClipRule::exact},
+                    RotateEncodeCase{128, 128, 8, 1, false, 0.96, ClipRule::exact},
+                    RotateEncodeCase{128, 128, 8, 8, true, 0.92, ClipRule::bisect},
+                    RotateEncodeCase{128, 64, 6, 2, false, 0.96, ClipRule::exact},
+                    RotateEncodeCase{128, 32, 3, 3, true, 0, ClipRule::exact},
+                    RotateEncodeCase{64, 64, 4, 2, true, 0.96, ClipRule::exact}));
+
 /// Contract, section 2, step 5, against float64.
 TEST(LloydMax, FollowsTheContract) {
   std::mt19937 random(31);

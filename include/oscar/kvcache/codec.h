@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "oscar/kvcache/execution.h"
+#include "oscar/kvcache/rotate.h"
 #include "oscar/kvcache/rows.h"
 
 namespace oscar {
@@ -136,6 +137,10 @@ struct EncodeJob {
   CodedRows coded;
   float* thresholds = nullptr;  ///< optional [tokens, heads], as in Int2Codec::encode
   TokenMap map;
+  /// Optional: rows are multiplied by this first, as rotate_rows does with both roundings.
+  Rotations rotation;
+  /// Optional, with a rotation: the rotated rows, at the tokens and heads that were read.
+  MutableRows rotated;
 
   std::int64_t tokens() const { return map.count < 0 ? rows.tokens : map.count; }
 };

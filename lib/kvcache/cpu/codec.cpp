@@ -41,7 +41,9 @@ void read_row(const ConstRows& rows, std::int64_t token, int head, Row& row) {
     std::memcpy(bits, static_cast<const std::uint16_t*>(rows.data) + offset, 2 * dim);
   } else {
     const float* in = static_cast<const float*>(rows.data) + offset;
-    for (int i = 0; i < dim; ++i) bits[i] = static_cast<std::int16_t>(float_to_bfloat16(in[i]));
+    std::uint16_t rounded[kMaxHeadDim];
+    narrow(in, dim, rounded);
+    std::memcpy(bits, rounded, 2 * static_cast<std::size_t>(dim));
   }
   row.padded = (dim + lanes - 1) / lanes * lanes;
   for (int i = dim; i < row.padded; ++i) bits[i] = 0;
@@ -62,20 +64,37 @@ void read_row(const ConstRows& rows, std::int64_t token, int head, Row& row) {
 int count_below(const Row& row, std::uint16_t limit) {
   const Lane d;
   const auto bound = hn::Set(d, static_cast<std::int16_t>(limit));
-  auto count = hn::Zero(d);
+  std::size_t count = 0;
   for (int i = 0; i < row.padded; i += static_cast<int>(hn::Lanes(d))) {
-    count = hn::Sub(count, hn::VecFromMask(d, hn::Lt(hn::Load(d, row.magnitudes + i), bound)));
+    count += hn::CountTrue(d, hn::Lt(hn::Load(d, row.magnitudes + i), bound));
   }
-  alignas(64) std::int16_t counts[64];
-  hn::Store(count, d, counts);
-  int sum = 0;
-  for (std::size_t i = 0; i < hn::Lanes(d); ++i) sum += counts[i];
-  return sum;
+  return static_cast<int>(count);
 }
 
-std::int16_t largest_of(const std::int16_t* values, int count) {
-  return *std::max_element(values, values + count);
-}
+/// The smallest and the largest of values begin ... end - 1.
+struct Extremes {
+  std::int16_t lowest, highest;
+
+  Extremes(const std::int16_t* values, int begin, int end) {
+    const Lane d;
+    const int lanes = static_cast<int>(hn::Lanes(d));
+    if (end - begin < lanes) {
+      const auto [low, high] = std::minmax_element(values + begin, values + end);
+      lowest = *low;
+      highest = *high;
+      return;
+    }
+    // The last vector overlaps the one before it.
+    auto low = hn::LoadU(d, values + end - lanes), high = low;
+    for (int i = begin; i + lanes < end; i += lanes) {
+      const auto value = hn::LoadU(d, values + i);
+      low = hn::Min(low, value);
+      high = hn::Max(high, value);
+    }
+    lowest = hn::GetLane(hn::MinOfLanes(d, low));
+    highest = hn::GetLane(hn::MaxOfLanes(d, high));
+  }
+};
 
 float clip_threshold(const CodecSettings& settings, const Row& row) {
   const int index = settings.clip_index();
@@ -85,7 +104,7 @@ float clip_threshold(const CodecSettings& settings, const Row& row) {
     return bfloat16_to_float(arithmetic::exact_threshold(
         index, [&](std::uint16_t limit) { return count_below(row, limit); }));
   }
-  const std::int16_t high = largest_of(row.magnitudes, dim);
+  const std::int16_t high = Extremes(row.magnitudes, 0, dim).highest;
   return arithmetic::bisect_threshold(
       dim, index, bfloat16_to_float(static_cast<std::uint16_t>(high)), [&](std::uint16_t limit) {
         return dim - count_below(row, static_cast<std::uint16_t>(limit + 1));
@@ -99,11 +118,7 @@ int key_of(std::uint16_t bits) {
 }
 
 arithmetic::ScaleZero encode_group(int begin, int end, float threshold, Row& row) {
-  std::int16_t lowest = row.keys[begin], highest = lowest;
-  for (int i = begin; i < end; ++i) {
-    lowest = std::min(lowest, row.keys[i]);
-    highest = std::max(highest, row.keys[i]);
-  }
+  const auto [lowest, highest] = Extremes(row.keys, begin, end);
   const float low = std::max(arithmetic::ordered_bfloat16(lowest), -threshold);
   const float high = std::min(arithmetic::ordered_bfloat16(highest), threshold);
   const arithmetic::ScaleZero pair = arithmetic::scale_zero(low, high);
@@ -175,9 +190,9 @@ void encode_rows(const EncodeJob& job, std::int64_t begin, std::int64_t end) {
   Row row;
   std::fill_n(row.codes, kMaxHeadDim + 64, std::int16_t{0});
   std::fill_n(row.keys, kMaxHeadDim + 64, std::int16_t{0});
+  std::int64_t mapped = begin / rows.heads;
+  int head = static_cast<int>(begin % rows.heads);
   for (std::int64_t index = begin; index < end; ++index) {
-    const std::int64_t mapped = index / rows.heads;
-    const int head = static_cast<int>(index % rows.heads);
     const std::int64_t token = job.map.to == nullptr ? mapped : job.map.to[mapped];
     read_row(rows, job.map.from == nullptr ? mapped : job.map.from[mapped], head, row);
     const float threshold = clip_threshold(settings, row);
@@ -195,6 +210,10 @@ void encode_rows(const EncodeJob& job, std::int64_t begin, std::int64_t end) {
     }
     pack_codes(row, settings.dim / 4,
                coded.codes + token * coded.code_token_stride + head * coded.code_head_stride);
+    if (++head == rows.heads) {
+      head = 0;
+      ++mapped;
+    }
   }
 }
 
@@ -205,8 +224,7 @@ void decode_rows(const CodecSettings& settings, const ConstCodedRows& coded,
     const std::int64_t token = index / rows.heads;
     const int head = static_cast<int>(index % rows.heads);
     decode_row(settings, coded, token, head, values);
-    const std::int64_t offset = token * rows.token_stride + head * rows.head_stride;
-    for (int i = 0; i < rows.dim; ++i) store_element(rows, offset + i, values[i]);
+    store_row(rows, token, head, values);
   }
 }
 

@@ -5,7 +5,8 @@
 
 namespace oscar::cpu {
 
-inline constexpr int kDecodeTile = 64;
+inline constexpr int kDecodeTile = 64;    // tokens
+inline constexpr int kDecodeQueries = 4;  // query heads at a time
 
 /// Tokens begin ... end - 1 of one request, all query heads of one KV head.
 struct DecodePart {
@@ -13,37 +14,51 @@ struct DecodePart {
   std::int64_t begin, end;
 };
 
-/// Where a part's numbers lie in a thread's scratch memory: [n][stride], a query head a column.
+/// Where a part's numbers lie in a thread's scratch memory. Query heads come in blocks of
+/// kDecodeQueries; rows are padded with zeros.
 struct DecodeScratch {
-  std::size_t stride;
-  float* query;   ///< [D][stride]
-  float* keys;    ///< [kDecodeTile][D]
-  float* values;  ///< [kDecodeTile][Dv]
-  float* scores;  ///< [kDecodeTile][stride]
-  float* output;  ///< [Dv][stride]
-  float* maximum;
-  float* sum;
+  static constexpr std::size_t kPadding = 64;  ///< a quarter of a row is whole vectors
 
-  static std::size_t padded(int grouped) {
-    return (static_cast<std::size_t>(grouped) + 15) / 16 * 16;
+  std::size_t key_stride, value_stride;
+  int blocks;
+  float* query;      ///< [blocks·4][key_stride]
+  float* query_sum;  ///< [blocks·4]
+  float* keys;       ///< [kDecodeTile][key_stride]
+  float* values;     ///< [kDecodeTile][value_stride]
+  float* scores;     ///< [kDecodeTile][4]
+  float* pairs;      ///< key scale, key zero, value scale, value zero: each [kDecodeTile][4]
+  float* output;     ///< [blocks·4][value_stride]
+  float* maximum;    ///< [blocks·4]
+  float* sum;        ///< [blocks·4]
+  float* offset;     ///< [blocks·4]: Σ p·s·z of the INT2 tier, to be taken off the output
+
+  static std::size_t padded(std::size_t count) {
+    return (count + kPadding - 1) / kPadding * kPadding;
   }
+  static int blocks_of(int grouped) { return (grouped + kDecodeQueries - 1) / kDecodeQueries; }
   static std::size_t floats(int grouped, int dim, int value_dim) {
-    return padded(grouped) * (dim + value_dim + kDecodeTile + 2) +
-           static_cast<std::size_t>(kDecodeTile) * (dim + value_dim) + 16 * 7;
+    const std::size_t queries = static_cast<std::size_t>(blocks_of(grouped)) * kDecodeQueries;
+    return (queries + kDecodeTile) * (padded(dim) + padded(value_dim)) + 4 * padded(queries) +
+           5 * kDecodeTile * kDecodeQueries;
   }
-  DecodeScratch(float* memory, int grouped, int dim, int value_dim) : stride(padded(grouped)) {
+  DecodeScratch(float* memory, int grouped, int dim, int value_dim)
+      : key_stride(padded(dim)), value_stride(padded(value_dim)), blocks(blocks_of(grouped)) {
     const auto take = [&](std::size_t count) {
       float* part = memory;
-      memory += (count + 15) / 16 * 16;
+      memory += count;
       return part;
     };
-    query = take(stride * dim);
-    keys = take(static_cast<std::size_t>(kDecodeTile) * dim);
-    values = take(static_cast<std::size_t>(kDecodeTile) * value_dim);
-    scores = take(stride * kDecodeTile);
-    output = take(stride * value_dim);
-    maximum = take(stride);
-    sum = take(stride);
+    const std::size_t queries = static_cast<std::size_t>(blocks) * kDecodeQueries;
+    query = take(queries * key_stride);
+    keys = take(kDecodeTile * key_stride);
+    values = take(kDecodeTile * value_stride);
+    output = take(queries * value_stride);
+    scores = take(kDecodeTile * kDecodeQueries);
+    pairs = take(4 * kDecodeTile * kDecodeQueries);
+    query_sum = take(padded(queries));
+    maximum = take(padded(queries));
+    sum = take(padded(queries));
+    offset = take(padded(queries));
   }
 };
 

@@ -18,6 +18,13 @@ HWY_BEFORE_NAMESPACE();
 namespace oscar {
 namespace HWY_NAMESPACE {
 
+/// Rounds a row to bf16 values.
+void round_row(float* row, int dim) {
+  std::uint16_t rounded[kMaxHeadDim];
+  narrow(row, dim, rounded);
+  widen(rounded, dim, row);
+}
+
 /// Rotates tokens begin ... end - 1 of one head. `matrix` is [dim][stride], already rounded to
 /// bf16; `scratch` holds (dim + stride) floats a token.
 void rotate_block(const ConstRows& input, const float* matrix, std::size_t stride,
@@ -29,15 +36,12 @@ void rotate_block(const ConstRows& input, const float* matrix, std::size_t strid
   float* product = scratch + static_cast<std::size_t>(count) * dim;
   for (int i = 0; i < count; ++i) load_row(input, begin + i, head, rows + i * dim);
   if (rounding.input && input.type == ElementType::fp32) {
-    for (int i = 0; i < count * dim; ++i) rows[i] = round_to_bfloat16(rows[i]);
+    for (int i = 0; i < count; ++i) round_row(rows + i * dim, dim);
   }
   gemm<false>({rows, dim, 1}, matrix, stride, product, stride, count, stride, dim);
   for (int i = 0; i < count; ++i) {
-    const std::int64_t offset = (begin + i) * output.token_stride + head * output.head_stride;
-    const float* row = product + i * stride;
-    for (int c = 0; c < dim; ++c) {
-      store_element(output, offset + c, rounding.output ? round_to_bfloat16(row[c]) : row[c]);
-    }
+    if (rounding.output && output.type == ElementType::fp32) round_row(product + i * stride, dim);
+    store_row(output, begin + i, head, product + i * stride);
   }
 }
 

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <vector>
 
 #include "kvcache/backend.h"
+#include "kvcache/cuda/attention_kernels.h"
 #include "kvcache/cuda/launch.cuh"
 
 namespace oscar::cuda {
@@ -233,37 +235,79 @@ Kernel kernel_for(int value_dim) {
 
 }  // namespace
 
-void attend(const TeacherForcedAttention& problem, const Execution& where) {
-  const DeviceScope scope(where);
-  const cudaStream_t stream = stream_of(where);
+namespace {
+
+/// Any shape and precision, fp32 arithmetic. `errors` as sum_errors_kernel reads them, or null.
+void attend_any(const TeacherForcedAttention& problem, double* errors, cudaStream_t stream) {
   const int heads = problem.query_exact.heads;
   const std::int64_t queries = problem.query_exact.tokens - problem.first_output;
-  if (queries <= 0) {
-    if (problem.logit_error_sums != nullptr) {
-      OSCAR_CUDA_CHECK(
-          cudaMemsetAsync(problem.logit_error_sums, 0, heads * sizeof(double), stream));
-    }
-    return;
-  }
-  const std::int64_t blocks = (queries + kQueries - 1) / kQueries;
   const int dim = problem.key_codec.dim, value_dim = problem.value_codec.dim;
   const std::size_t floats = 2 * kQueries * dim + kKeys * (std::max(dim, value_dim) + 1);
   const std::size_t shared = floats * sizeof(float);
   const Kernel kernel = kernel_for(value_dim);
   OSCAR_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(shared)));
-  const dim3 grid(static_cast<unsigned>(blocks), heads);
-  if (problem.logit_error_sums == nullptr) {
-    kernel<<<grid, kWarps * 32, shared, stream>>>(problem, nullptr);
-    OSCAR_CUDA_CHECK(cudaGetLastError());
-    return;
+  const dim3 grid(static_cast<unsigned>((queries + kQueries - 1) / kQueries), heads);
+  kernel<<<grid, kWarps * 32, shared, stream>>>(problem, errors);
+  OSCAR_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+void attend(std::span<const TeacherForcedAttention> problems, const Execution& where) {
+  const DeviceScope scope(where);
+  const cudaStream_t stream = stream_of(where);
+  std::vector<TensorCoreAttention> fast;
+  std::vector<std::pair<const TeacherForcedAttention*, std::int64_t>> sums;  // with its blocks
+  std::size_t doubles = 0;
+  std::vector<const TeacherForcedAttention*> slow;
+  for (const TeacherForcedAttention& problem : problems) {
+    const std::int64_t queries = problem.query_exact.tokens - problem.first_output;
+    const int heads = problem.query_exact.heads;
+    if (queries <= 0) {
+      if (problem.logit_error_sums != nullptr) {
+        OSCAR_CUDA_CHECK(
+            cudaMemsetAsync(problem.logit_error_sums, 0, heads * sizeof(double), stream));
+      }
+      continue;
+    }
+    const bool tensor_cores = supports_tensor_cores(problem);
+    if (tensor_cores) {
+      fast.push_back({&problem, nullptr});
+    } else {
+      slow.push_back(&problem);
+    }
+    if (problem.logit_error_sums != nullptr) {
+      const std::int64_t blocks =
+          tensor_cores ? tensor_core_blocks(problem) : (queries + kQueries - 1) / kQueries;
+      sums.emplace_back(&problem, blocks);
+      doubles += static_cast<std::size_t>(blocks) * heads;
+    }
   }
-  StreamBuffer errors(static_cast<std::size_t>(blocks) * heads * sizeof(double), stream);
-  kernel<<<grid, kWarps * 32, shared, stream>>>(problem, errors.as<double>());
-  OSCAR_CUDA_CHECK(cudaGetLastError());
-  sum_errors_kernel<<<heads, 32, 0, stream>>>(errors.as<double>(), blocks,
-                                              problem.logit_error_sums);
-  OSCAR_CUDA_CHECK(cudaGetLastError());
+  StreamBuffer buffer(std::max<std::size_t>(doubles, 1) * sizeof(double), stream);
+  std::size_t at = 0;
+  std::vector<double*> places;
+  for (const auto& [problem, blocks] : sums) {
+    places.push_back(buffer.as<double>() + at);
+    at += static_cast<std::size_t>(blocks) * problem->query_exact.heads;
+  }
+  const auto errors_of = [&](const TeacherForcedAttention* problem) -> double* {
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if (sums[i].first == problem) return places[i];
+    }
+    return nullptr;
+  };
+  for (TensorCoreAttention& item : fast) item.block_errors = errors_of(item.problem);
+  attend_with_tensor_cores(fast, stream);
+  for (const TeacherForcedAttention* problem : slow) {
+    attend_any(*problem, errors_of(problem), stream);
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const auto& [problem, blocks] = sums[i];
+    sum_errors_kernel<<<problem->query_exact.heads, 32, 0, stream>>>(places[i], blocks,
+                                                                     problem->logit_error_sums);
+    OSCAR_CUDA_CHECK(cudaGetLastError());
+  }
 }
 
 }  // namespace oscar::cuda

@@ -16,6 +16,9 @@ __global__ void __launch_bounds__(kCombineWarps * 32)
     combine_kernel(DecodeSplits splits, DecodeAttention problem) {
   __shared__ float shared[kCombineWarps][33];
   __shared__ float sums[kCombineWarps];
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();  // launched while the parts are still at work
+#endif
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int heads = problem.query.heads, parts = splits.parts();
   const int head = blockIdx.x % heads;
@@ -152,30 +155,31 @@ int rounded_up(std::int64_t number, int unit) {
   return static_cast<int>((number + unit - 1) / unit * unit);
 }
 
-/// Enough parts to fill the device a few times over, none of them small.
+/// Enough parts to fill the device, a few times over where the work is large, so that its parts end
+/// together; none of them small.
 DecodeSplits choose_splits(const MixedCacheView& cache, const DecodeAttention& problem,
                            int processors) {
-  const int heads = cache.key_coded.heads, grouped = problem.query.heads / heads;
-  const std::int64_t blocks =
-      std::int64_t{cache.count} * ((grouped + 7) / 8) * ((heads + 7) / 8);  // of one part
-  const std::int64_t places = 2LL * processors * 8 / std::min(heads, 8);
-  const std::int64_t longest =
-      std::min(problem.sliding == 0 ? cache.longest : std::min(cache.longest, problem.sliding + 64),
-               cache.pages_per_slot * kPageTokens);
+  const std::int64_t heads = cache.key_coded.heads, grouped = problem.query.heads / heads;
+  const std::int64_t blocks = cache.count * ((grouped + 7) / 8) * ((heads + 7) / 8);  // of a part
+  const std::int64_t places = 2LL * processors * 8 / std::min<std::int64_t>(heads, 8);
   DecodeSplits splits;
-  const std::int64_t waves =
-      std::clamp<std::int64_t>(blocks * cache.longest / (places * 2048), 1, 4);
-  std::int64_t parts = std::clamp<std::int64_t>(places * waves / blocks, 1, kMostDecodeParts / 2);
-  parts = std::min(parts, std::max<std::int64_t>(1, longest / 64));
-  (void)longest;
-  splits.coded_tokens =
-      rounded_up((std::max<std::int64_t>(cache.longest, 1) + parts - 1) / parts, 32);
-  splits.coded = static_cast<int>(
-      (std::max<std::int64_t>(cache.longest, 1) + splits.coded_tokens - 1) / splits.coded_tokens);
   const std::int64_t exact =
       std::min<std::int64_t>(cache.longest, std::int64_t{cache.sink_places} + cache.ring_places);
-  splits.exact_tokens = std::max(48, rounded_up(exact * blocks * 4 / places, 16));
-  splits.exact_tokens = std::max(splits.exact_tokens, rounded_up(exact / 64, 16));
+  const std::int64_t coded =
+      std::max<std::int64_t>(1, std::min(cache.longest, cache.pages_per_slot * kPageTokens));
+  const std::int64_t waves = std::clamp<std::int64_t>(blocks * coded / (places * 2048), 1, 4);
+  const std::int64_t most = std::min<std::int64_t>(kMostDecodeParts - 64, (coded + 63) / 64);
+  const std::int64_t parts = std::clamp<std::int64_t>(places * waves / blocks, 1, most);
+  splits.coded_tokens = rounded_up((coded + parts - 1) / parts, 32);
+  splits.coded = static_cast<int>((coded + splits.coded_tokens - 1) / splits.coded_tokens);
+  // Blocks of the INT2 tier take the exact ones along, unless places are left for blocks of their
+  // own.
+  const std::int64_t left = places / blocks - splits.coded;
+  splits.separate = left * 32 >= exact;
+  const std::int64_t sharers = splits.separate ? left : splits.coded;
+  splits.exact_tokens =
+      std::max({waves > 1 ? 48 : 16, rounded_up((exact + sharers - 1) / sharers, 16),
+                rounded_up((exact + 63) / 64, 16)});
   splits.exact = static_cast<int>((exact + splits.exact_tokens - 1) / splits.exact_tokens);
   return splits;
 }
@@ -185,8 +189,16 @@ DecodeSplits choose_splits(const MixedCacheView& cache, const DecodeAttention& p
 void combine_splits(const MixedCacheView& cache, const DecodeAttention& problem,
                     const DecodeSplits& splits, cudaStream_t stream) {
   const dim3 grid(cache.count * problem.query.heads, (problem.output.dim + 31) / 32);
-  combine_kernel<<<grid, kCombineWarps * 32, 0, stream>>>(splits, problem);
-  OSCAR_CUDA_CHECK(cudaGetLastError());
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = grid;
+  launch.blockDim = dim3(kCombineWarps * 32);
+  launch.stream = stream;
+  launch.attrs = &early;
+  launch.numAttrs = 1;
+  OSCAR_CUDA_CHECK(cudaLaunchKernelEx(&launch, combine_kernel, splits, problem));
 }
 
 void decode_any(const MixedCacheView& cache, const DecodeAttention& problem, cudaStream_t stream) {

@@ -13,6 +13,7 @@ struct DecodeSplits {
   int exact = 0;             ///< parts of the sink and recent tiers together
   int coded_tokens = 0;      ///< of one part, a multiple of 32
   int exact_tokens = 0;      ///< of one part, a multiple of 16
+  bool separate = false;     ///< exact parts have blocks of their own
   float* maximum = nullptr;  ///< [requests, query heads, parts], in powers of two
   float* sum = nullptr;      ///< [requests, query heads, parts]
   float* output = nullptr;   ///< [requests, query heads, parts, Dv]

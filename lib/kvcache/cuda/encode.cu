@@ -165,14 +165,41 @@ Job kernel_job(const EncodeJob& job) {
   return result;
 }
 
+/// Two launches, with the rotated rows in between in memory.
+void rotate_then_encode(const EncodeJob& job, const Execution& where) {
+  const ConstRows& rows = job.rows;
+  const bool own = job.rotated.data == nullptr;
+  const std::size_t count =
+      own ? static_cast<std::size_t>(rows.tokens) * rows.heads * rows.dim : std::size_t{1};
+  StreamBuffer buffer(count * sizeof(std::uint16_t), stream_of(where));
+  const MutableRows rotated = own ? MutableRows::packed(buffer.as<void>(), ElementType::bf16,
+                                                        rows.tokens, rows.heads, rows.dim)
+                                  : job.rotated;
+  cuda::rotate_rows(rows, job.rotation, rotated, {}, where);
+  EncodeJob next = job;
+  next.rows = rotated;
+  next.rotation = {};
+  next.rotated = {};
+  cuda::encode(std::span<const EncodeJob>(&next, 1), where);
+}
+
 }  // namespace
 
 void encode(std::span<const EncodeJob> jobs, const Execution& where) {
   const DeviceScope scope(where);
   const cudaStream_t stream = stream_of(where);
   std::vector<std::pair<Instance, Job>> ready;
+  std::vector<const EncodeJob*> rotating;
   for (const EncodeJob& job : jobs) {
     if (job.tokens() == 0) continue;
+    if (job.rotation.data != nullptr) {
+      if (supports_rotate_encode(job)) {
+        rotating.push_back(&job);
+      } else {
+        rotate_then_encode(job, where);
+      }
+      continue;
+    }
     const Instance instance = instance_for(job);
     if (instance.kernel == nullptr) {
       encode_any_rows(job, stream);
@@ -180,6 +207,7 @@ void encode(std::span<const EncodeJob> jobs, const Execution& where) {
       ready.emplace_back(instance, kernel_job(job));
     }
   }
+  rotate_encode(rotating, stream);
   while (!ready.empty()) {
     const Instance instance = ready.front().first;
     Jobs launch{};

@@ -193,18 +193,32 @@ struct RegisterRow {
     }
     // The largest `low` that `wanted` magnitudes reach; done early when exactly so many do.
     const int wanted = settings.dim - settings.clip_index;
-    int low = 0, high = static_cast<int>(__float_as_uint(highest) >> 16) + 1, stride = 0x100;
+    int low = 0, high = static_cast<int>(__float_as_uint(highest) >> 16) + 1, stride = 0x58;
+    int reach_low = settings.dim, reach_high = 0;
+    bool halve = false;
     while (__any_sync(kEveryLane, high - low > 1)) {
-      int probe = max((low + high) / 2, 1);
-      if (low == 0) probe = max(probe, high - stride);
-      stride = min(2 * stride, 0x4000);
+      int probe = (low + high) / 2;
+      if (low == 0) {
+        probe = max(probe, high - stride);
+        stride = min(2 * stride, 0x4000);
+      } else if (!halve) {
+        // Between the two counts as a line would run; every other step halves, so that it ends.
+        const float share = __fdividef(static_cast<float>(reach_low - wanted) + 0.5f,
+                                       static_cast<float>(reach_low - reach_high) + 1.0f);
+        probe = low + 1 + static_cast<int>(share * static_cast<float>(high - low - 1));
+        probe = min(probe, high - 1);
+      }
+      halve = !halve;
+      probe = max(probe, 1);
       const int reach = count<false>(magnitudes, static_cast<std::uint16_t>(probe));
       if (high - low > 1) {
         if (reach >= wanted) {
           low = probe;
+          reach_low = reach;
           if (reach == wanted) high = low;
         } else {
           high = probe;
+          reach_high = reach;
         }
       }
     }

@@ -26,7 +26,8 @@ struct Tier {
 
 struct Codes {
   const std::uint8_t *codes, *scales;
-  std::int64_t code_token, code_head, scale_token, scale_head;  // bytes
+  std::int64_t code_head, scale_head;     // bytes
+  std::uint32_t code_token, scale_token;  // bytes
   ScaleType type;
 };
 
@@ -59,36 +60,44 @@ struct Place {
   }
 };
 
-/// Running maximum, sum and offset of the lane's two columns of queries.
+/// Running maximum, sum and offset of the lane's two columns of queries. Logits come less the
+/// maximum so far, which is 0 before the first key.
 struct Softmax {
-  float maximum[2] = {kNothing, kNothing};
+  float maximum[2] = {0, 0};
   float sum[2] = {0, 0};
   float offset[2] = {0, 0};
+  bool started = false;
 
-  /// Brings the maxima up to date with `highest`, of the lane's rows, where that is worth it.
-  template <int kTiles>
-  __device__ void update(const float (&highest)[2], float (&output)[kTiles][4]) {
-    const bool grows = highest[0] > maximum[0] + kSlack || highest[1] > maximum[1] + kSlack;
-    if (!__any_sync(kEveryLane, grows)) return;
-    float factor[2];
+  /// Brings the maxima and `logits` up to date with `highest`, of the lane's rows, where that is
+  /// worth it.
+  template <int kLogits, int kTiles>
+  __device__ void update(const float (&highest)[2], float (&logits)[kLogits],
+                         float (&output)[kTiles][4]) {
+    const bool grows = highest[0] > kSlack || highest[1] > kSlack;
+    if (started && !__any_sync(kEveryLane, grows)) return;
+    float factor[2], step[2];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       float top = highest[n];
 #pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        top = fmaxf(top, __shfl_xor_sync(kEveryLane, top, step));
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        top = fmaxf(top, __shfl_xor_sync(kEveryLane, top, lanes));
       }
-      const float next = fmaxf(maximum[n], top);
-      factor[n] = power_of_two(maximum[n] - next);
-      maximum[n] = next;
-      sum[n] *= factor[n];
-      offset[n] *= factor[n];
+      const bool none = top == -INFINITY;
+      step[n] = none ? 0.0f : started ? fmaxf(top, 0.0f) : top;
+      factor[n] = power_of_two(-step[n]);
+      maximum[n] += step[n];
+      sum[n] *= started ? factor[n] : 0.0f;
+      offset[n] *= started ? factor[n] : 0.0f;
     }
+#pragma unroll
+    for (int i = 0; i < kLogits; ++i) logits[i] -= step[i % 2];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) output[i][c] *= factor[c % 2];
+      for (int c = 0; c < 4; ++c) output[i][c] *= started ? factor[c % 2] : 0.0f;
     }
+    started = started || __any_sync(kEveryLane, highest[0] > -INFINITY);
   }
 
   /// Over the lanes that hold the other rows.
@@ -111,7 +120,7 @@ struct Softmax {
       const int query = lane * 2 + n;
       if (query >= place.queries) continue;
       const std::int64_t at = (place.row + query) * a.splits.parts() + place.part;
-      a.splits.maximum[at] = maximum[n];
+      a.splits.maximum[at] = started ? maximum[n] : kNothing;
       a.splits.sum[at] = sum[n];
     }
   }
@@ -124,11 +133,22 @@ __device__ inline float cap_logit(float x, float soft_cap) {
   return cap * (1 - 2 * reciprocal(e + 1));
 }
 
-/// Two halves of a scale and a zero of any type.
-__device__ inline float2 load_pair(const std::uint8_t* shared, ScaleType type, int key) {
-  if (type == ScaleType::fp32) return *reinterpret_cast<const float2*>(shared + 8 * key);
-  const arithmetic::ScaleZero pair = arithmetic::load_scale_zero(shared + 4 * key, type, 0);
-  return {pair.scale, pair.zero};
+/// The scales and zeros of the lane's four rows of a chunk: key_of_row, and 8, 16 and 24 more.
+__device__ inline void load_pairs(const std::uint8_t* shared, ScaleType type, int key,
+                                  float2 (&pairs)[4]) {
+  if (type == ScaleType::fp32) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = *reinterpret_cast<const float2*>(shared + 8 * (key + 8 * i));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const arithmetic::ScaleZero pair =
+        arithmetic::load_scale_zero(shared + 4 * (key + 8 * i), type, 0);
+    pairs[i] = {pair.scale, pair.zero};
+  }
 }
 
 /// Which key of a tile lies at row r: so permuted that neither the rows of K (lanes 0 to 15 read
@@ -213,7 +233,8 @@ template <int kKeyWords, int kValueWords, int kStages>
 struct Pipeline {
   static constexpr int kKeyBytes = kChunk * Bytes<kKeyWords>::kRow;
   static constexpr int kValueBytes = kChunk * Bytes<kValueWords>::kRow;
-  static constexpr int kStage = kKeyBytes + kValueBytes + 2 * 8 * kChunk;
+  static constexpr int kScaleBytes = 8 * kChunk;
+  static constexpr int kStage = kKeyBytes + kValueBytes + 2 * kScaleBytes;
 
   const std::uint8_t* key;  // of this head
   const std::uint8_t* value;
@@ -235,16 +256,23 @@ struct Pipeline {
     pages = __ldg(table + min(page, end - 1));
   }
 
+  /// The place of a chunk's token; places and strides have 31 bits, so one instruction multiplies.
+  __device__ static std::uint32_t place_of(std::int32_t pages, int token) {
+    return __shfl_sync(kEveryLane, pages, token / kPageTokens) * kPageTokens + token % kPageTokens;
+  }
+  __device__ static std::uint64_t bytes_before(std::uint32_t place, std::uint32_t stride) {
+    return static_cast<std::uint64_t>(place) * stride;
+  }
+
   template <int kWords>
-  __device__ static void copy_codes(std::uint32_t to, const std::uint8_t* from, std::int64_t stride,
-                                    std::int32_t pages) {
+  __device__ static void copy_codes(std::uint32_t to, const std::uint8_t* from,
+                                    std::uint32_t stride, std::int32_t pages) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int unit = i * 32 + threadIdx.x % 32;
       const int token = unit / kWords, part = unit % kWords;
-      const std::int64_t place =
-          __shfl_sync(kEveryLane, pages, token / kPageTokens) * kPageTokens + token % kPageTokens;
-      copy_async<16>(to + 16 * unit, from + place * stride + 16 * part);
+      copy_async<16>(to + 16 * unit,
+                     from + bytes_before(place_of(pages, token), stride) + 16 * part);
     }
   }
 
@@ -253,12 +281,11 @@ struct Pipeline {
     copy_codes<kKeyWords>(to, key, a.key.code_token, pages);
     copy_codes<kValueWords>(to + kKeyBytes, value, a.value.code_token, pages);
     const int token = threadIdx.x % 32;
-    const std::int64_t place =
-        __shfl_sync(kEveryLane, pages, token / kPageTokens) * kPageTokens + token % kPageTokens;
+    const std::uint32_t place = place_of(pages, token);
     const std::uint32_t scales = to + kKeyBytes + kValueBytes;
-    copy_scales(scales + 0, key_scales + place * a.key.scale_token, a.key.type, token);
-    copy_scales(scales + 8 * kChunk, value_scales + place * a.value.scale_token, a.value.type,
-                token);
+    copy_scales(scales, key_scales + bytes_before(place, a.key.scale_token), a.key.type, token);
+    copy_scales(scales + kScaleBytes, value_scales + bytes_before(place, a.value.scale_token),
+                a.value.type, token);
   }
 
   __device__ static void copy_scales(std::uint32_t to, const std::uint8_t* from, ScaleType type,
@@ -372,7 +399,7 @@ __device__ void coded_part(const Arguments& a, const Place& place, std::uint8_t*
       stage = stage == kStages - 1 ? 0 : stage + 1;
       const std::uint8_t* scales = data + Pipe::kKeyBytes + Pipe::kValueBytes;
 
-      float logit[2][4];
+      float logits[8];  // tile, half, query
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
         const int key = tile * 16 + row;
@@ -386,75 +413,80 @@ __device__ void coded_part(const Arguments& a, const Place& place, std::uint8_t*
           multiply_word(acc, upper[j], upper[j] >> 8, lower[j], lower[j] >> 8, queries.pairs[j]);
         }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 pair = load_pair(scales, a.key.type, key + 8 * half);
+        for (int c = 0; c < 4; ++c) logits[4 * tile + c] = acc[c];
+      }
+      // The value's scale joins the weight: weights count 2^(logit + log2 s), and the running
+      // maximum is of that, so fp16 holds them whatever the scales are.
+      float2 key_pairs[4], value_pairs[4];
+      load_pairs(scales, a.key.type, row, key_pairs);
+      load_pairs(scales + Pipe::kScaleBytes, a.value.type, row, value_pairs);
+      float inverse[4], highest[2] = {-INFINITY, -INFINITY};
+      bool large_zero = false;
 #pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            // s·(q·c - z·Σq)
-            const float product =
-                fmaf(acc[2 * half + n], queries.factor[n], -pair.y * queries.sum[n]);
-            logit[tile][2 * half + n] = pair.x * product;
-          }
+      for (int i = 0; i < 4; ++i) {
+        const float size = fmaxf(value_pairs[i].x, 1e-30f);
+        const float power_of_size = logarithm_of_two(size);
+        inverse[i] = reciprocal(size);
+        large_zero = large_zero || fabsf(value_pairs[i].y) > 1024;
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          // s·(q·c - z·Σq)
+          float& logit = logits[2 * i + n];
+          const float product = fmaf(logit, queries.factor[n], -key_pairs[i].y * queries.sum[n]);
+          const float base = power_of_size - softmax.maximum[n];
+          logit = fmaf(key_pairs[i].x, product, base);
         }
       }
       if (a.soft_cap > 0) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          logit[i / 4][i % 4] = cap_logit(logit[i / 4][i % 4], a.soft_cap);
+          const float base =
+              logarithm_of_two(fmaxf(value_pairs[i / 2].x, 1e-30f)) - softmax.maximum[i % 2];
+          logits[i] = cap_logit(logits[i] - base, a.soft_cap) + base;
         }
       }
       const int start = chunk * kChunk;
       if (start < begin || start + kChunk > end) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int key = start + i / 2 * 16 + i % 2 * 8 + row;
-          if (key < begin || key >= end) {
-            logit[i / 2][i % 2 * 2] = logit[i / 2][i % 2 * 2 + 1] = -INFINITY;
-          }
+          const int key = start + 8 * i + row;
+          if (key < begin || key >= end) logits[2 * i] = logits[2 * i + 1] = -INFINITY;
         }
       }
-      // The value's scale joins the weight: weights count 2^(logit + log2 s), and the running
-      // maximum is of that, so fp16 holds them whatever the scales are.
-      float zero[2][2], inverse[2][2], highest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) highest[i % 2] = fmaxf(highest[i % 2], logits[i]);
+      softmax.update(highest, logits, output);
+      std::uint32_t rounded[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 pair =
-            load_pair(scales + 8 * kChunk, a.value.type, i / 2 * 16 + i % 2 * 8 + row);
-        const float size = fmaxf(pair.x, 1e-30f);
-        zero[i / 2][i % 2] = pair.y;
-        inverse[i / 2][i % 2] = reciprocal(size);
-        const float power_of_size = logarithm_of_two(size);
+        float* weight = logits + 2 * i;
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          float& value = logit[i / 2][i % 2 * 2 + n];
-          value += power_of_size;
-          highest[n] = fmaxf(highest[n], value);
+          weight[n] = power_of_two(weight[n]);
+          softmax.sum[n] = fmaf(weight[n], inverse[i], softmax.sum[n]);
+        }
+        const __half2 pair = __floats2half2_rn(weight[0], weight[1]);
+        rounded[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+        // Once rounded, everywhere the same number, or Σpc and Σpz would not cancel.
+        const float2 used = __half22float2(pair);
+        softmax.offset[0] = fmaf(used.x, value_pairs[i].y, softmax.offset[0]);
+        softmax.offset[1] = fmaf(used.y, value_pairs[i].y, softmax.offset[1]);
+      }
+      if (__any_sync(kEveryLane, large_zero)) {
+        // A row of nearly equal values: its codes are nothing beside its zero, so the weight that
+        // fp16 has few bits left for counts as it was.
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const __half2 pair = *reinterpret_cast<const __half2*>(&rounded[i / 2]);
+          const float used = i % 2 == 0 ? __low2float(pair) : __high2float(pair);
+          const float lost = logits[i] < 0x1p-14f ? logits[i] - used : 0.0f;
+          softmax.offset[i % 2] = fmaf(lost, value_pairs[i / 2].y, softmax.offset[i % 2]);
         }
       }
-      softmax.update(highest, output);
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
-        std::uint32_t weights[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float weight[2];
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            weight[n] = power_of_two(logit[tile][2 * half + n] - softmax.maximum[n]);
-          }
-          const __half2 rounded = __floats2half2_rn(weight[0], weight[1]);
-          const float2 used = __half22float2(rounded);
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            // Once rounded, everywhere the same number, or Σpc and Σpz would not cancel. Where fp16
-            // has few bits left a code's share is nothing, but a zero may be huge.
-            const float same = n == 0 ? used.x : used.y;
-            const float p = weight[n] < 0x1p-14f ? weight[n] : same;
-            softmax.sum[n] = fmaf(p, inverse[tile][half], softmax.sum[n]);
-            softmax.offset[n] = fmaf(p, zero[tile][half], softmax.offset[n]);
-          }
-          weights[half] = transpose(*reinterpret_cast<const std::uint32_t*>(&rounded));
-        }
+        const std::uint32_t weights[2] = {transpose(rounded[2 * tile]),
+                                          transpose(rounded[2 * tile + 1])};
         constexpr int kRow = Bytes<kValueWords>::kRow;
         constexpr int kHalves = (kValueWords + 1) / 2;
         const std::uint8_t* values =
@@ -561,17 +593,16 @@ __device__ void exact_part(const Arguments& a, const Place& place) {
     for (int c = 0; c < 4; ++c) {
       logit[c] *= a.scale * kLogTwoE;
       if (a.soft_cap > 0) logit[c] = cap_logit(logit[c], a.soft_cap);
+      logit[c] -= softmax.maximum[c % 2];
       if (start + g + c / 2 * 8 >= end) logit[c] = -INFINITY;
       highest[c % 2] = fmaxf(highest[c % 2], logit[c]);
     }
-    softmax.update(highest, output);
+    softmax.update(highest, logit, output);
     std::uint32_t weights[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::uint32_t low =
-          float_to_bfloat16(power_of_two(logit[2 * half] - softmax.maximum[0]));
-      const std::uint32_t high =
-          float_to_bfloat16(power_of_two(logit[2 * half + 1] - softmax.maximum[1]));
+      const std::uint32_t low = float_to_bfloat16(power_of_two(logit[2 * half]));
+      const std::uint32_t high = float_to_bfloat16(power_of_two(logit[2 * half + 1]));
       softmax.sum[0] += __uint_as_float(low << 16);
       softmax.sum[1] += __uint_as_float(high << 16);
       weights[half] = transpose(low | high << 16);
@@ -619,19 +650,24 @@ __device__ void exact_part(const Arguments& a, const Place& place) {
   }
 }
 
-/// Block (x: part, y: request and group of eight query heads, z: eight KV heads).
+/// Block (x: part of each tier, y: request and group of eight query heads, z: eight KV heads).
 template <int kKeyWords, int kValueWords, int kStages>
 __global__ void __launch_bounds__(kWarps * 32, kKeyWords < 4 ? 2 : 1)
     split_decode_kernel(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) std::uint8_t shared[];
-  const Place place(a);
+  Place place(a);
   if (place.kv_head >= a.kv_heads) return;
+  int exact = place.part;
   if (place.part < a.splits.coded) {
     constexpr int kOwn = kStages * Pipeline<kKeyWords, kValueWords, kStages>::kStage;
     coded_part<kKeyWords, kValueWords, kStages>(a, place, shared + threadIdx.x / 32 * kOwn);
-  } else {
-    exact_part<kKeyWords, kValueWords>(a, place);
+    if (a.splits.separate) return;
+  } else if (a.splits.separate) {
+    exact -= a.splits.coded;
   }
+  if (exact >= a.splits.exact) return;
+  place.part = a.splits.coded + exact;
+  exact_part<kKeyWords, kValueWords>(a, place);
 }
 
 struct Instance {
@@ -657,10 +693,10 @@ Codes codes_of(const ConstCodedRows& rows, ScaleType type) {
   const auto size = static_cast<std::int64_t>(bytes_of(type));
   return {rows.codes,
           static_cast<const std::uint8_t*>(rows.scales_zeros),
-          rows.code_token_stride,
           rows.code_head_stride,
-          rows.scale_token_stride * size,
           rows.scale_head_stride * size,
+          static_cast<std::uint32_t>(rows.code_token_stride),
+          static_cast<std::uint32_t>(rows.scale_token_stride * size),
           type};
 }
 
@@ -684,7 +720,13 @@ bool aligned(const ConstRows& rows) {
          aligned(rows.data, {2 * rows.token_stride, 2 * rows.head_stride}, 16);
 }
 
-bool aligned(const Codes& codes) {
+bool aligned(const ConstCodedRows& rows, ScaleType type) {
+  constexpr std::int64_t kMost = 0x0fffffff;
+  const auto fits = [](std::int64_t number) { return number >= 0 && number <= kMost; };
+  if (!fits(rows.code_token_stride) || !fits(rows.scale_token_stride) || rows.tokens > 0x7fffffff) {
+    return false;
+  }
+  const Codes codes = codes_of(rows, type);
   return aligned(codes.codes, {codes.code_token, codes.code_head}, 16) &&
          aligned(codes.scales, {codes.scale_token, codes.scale_head},
                  codes.type == ScaleType::fp32 ? 8 : 4);
@@ -698,8 +740,7 @@ bool supports_split_decode(const MixedCacheView& cache, const DecodeAttention& p
   return instance_for(key.dim, value.dim).kernel != nullptr && key.group == key.dim &&
          value.group == value.dim && aligned(problem.query) && aligned(cache.key_sink) &&
          aligned(cache.value_sink) && aligned(cache.key_recent) && aligned(cache.value_recent) &&
-         aligned(codes_of(cache.key_coded, key.scale_type)) &&
-         aligned(codes_of(cache.value_coded, value.scale_type));
+         aligned(cache.key_coded, key.scale_type) && aligned(cache.value_coded, value.scale_type);
 }
 
 void split_decode(const MixedCacheView& cache, const DecodeAttention& problem,
@@ -727,7 +768,8 @@ void split_decode(const MixedCacheView& cache, const DecodeAttention& problem,
   const int shared = warps * instance.shared;
   OSCAR_CUDA_CHECK(
       cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  const dim3 grid(splits.parts(), cache.count * a.query_groups, (a.kv_heads + kWarps - 1) / kWarps);
+  const int parts = splits.separate ? splits.parts() : std::max(splits.coded, splits.exact);
+  const dim3 grid(parts, cache.count * a.query_groups, (a.kv_heads + kWarps - 1) / kWarps);
   instance.kernel<<<grid, warps * 32, shared, stream>>>(a);
   OSCAR_CUDA_CHECK(cudaGetLastError());
 }
