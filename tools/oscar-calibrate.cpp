@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "command_line.h"
 #include "oscar/calibrate/calibrate.h"
 #include "oscar/calibrate/summary.h"
@@ -14,30 +16,40 @@ namespace {
 /// How to turn moments into rotations.
 struct FitArguments {
   std::string objective = "oscar";
-  std::string composition = "r_h_pbr";
-  std::string granularity = "layer";
+  std::optional<std::string> composition;
+  std::optional<std::string> granularity;
+  bool centred = false;
+  int training_steps = 0;
 
   void add_to(CLI::App& app) {
     std::string objectives = "What the rotations diagonalise, a preset or KEY+VALUE:";
     for (const Preset& preset : presets()) {
-      objectives +=
-          fmt::format("\n{} ({}+{}): {}", preset.name, preset.key, preset.value, preset.summary);
+      objectives += fmt::format("\n{} ({}+{}): {}", preset.name, preset.options.key,
+                                preset.options.value, preset.summary);
     }
     app.add_option("--objective", objective, objectives)->group("Rotation")->capture_default_str();
     std::string compositions = "Factors of the rotation, in order:";
     for (const Composition c : all_compositions()) compositions += fmt::format(" {}", name_of(c));
-    app.add_option("--composition", composition, compositions)
+    compositions += " (default: the objective's)";
+    app.add_option("--composition", composition, compositions)->group("Rotation");
+    app.add_option("--granularity", granularity,
+                   "One rotation a layer or a KV head: layer or head (default: the objective's)")
+        ->group("Rotation");
+    app.add_flag("--center-keys", centred, "Store keys without their head's mean (format v3)")
+        ->group("Rotation");
+    app.add_option("--train", training_steps,
+                   "Steps of training an orthogonal factor on sampled rows; 200 are plenty")
         ->group("Rotation")
-        ->capture_default_str();
-    app.add_option("--granularity", granularity, "One rotation a layer or a KV head: layer or head")
-        ->group("Rotation")
+        ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
   }
   FitOptions parse() const {
     FitOptions options;
     apply_objective(options, objective);
-    options.composition = parse_composition(composition);
-    options.granularity = parse_granularity(granularity);
+    if (composition) options.composition = parse_composition(*composition);
+    if (granularity) options.granularity = parse_granularity(*granularity);
+    if (centred) options.centred = true;
+    options.training.steps = training_steps;
     return options;
   }
 };

@@ -57,9 +57,10 @@ Input open_input(const CalibrateOptions& options) {
 
 /// Row samples are kept when asked for, and for the objective that cannot do without.
 std::int64_t samples_to_keep(const CalibrateOptions& options) {
-  constexpr std::int64_t kForResiduals = 1024;
-  const bool residuals = options.fit.key == "uresidual" || options.fit.value == "uresidual";
-  return options.samples > 0 || !residuals ? options.samples : kForResiduals;
+  constexpr std::int64_t kWhereNeeded = 1024;
+  const bool needed = options.fit.key == "uresidual" || options.fit.value == "uresidual" ||
+                      options.fit.training.steps > 0;
+  return options.samples > 0 || !needed ? options.samples : kWhereNeeded;
 }
 
 OrderedJson identity(const Input& input, const CalibrateOptions& options) {

@@ -24,6 +24,17 @@ Matrix hadamard(int size) {
   return result;
 }
 
+Matrix offset_hadamard(int size) {
+  const Matrix reversed = hadamard(size).colwise().reverse();
+  const Vector constant = Vector::Constant(size, 1 / std::sqrt(static_cast<double>(size)));
+  // The Householder reflection of the row space that takes the last row to the constant one.
+  Vector axis = -(reversed * constant);
+  axis[size - 1] += 1;
+  const double squared = axis.squaredNorm();
+  if (squared < 1e-24) return reversed;
+  return reversed - (2 / squared) * axis * (axis.transpose() * reversed);
+}
+
 std::vector<int> bit_reversal_order(int size) {
   if (size < 1) fail_input("a bit reversal of size {} was asked for; sizes start at 1", size);
   const unsigned padded = std::bit_ceil(static_cast<unsigned>(size));

@@ -14,10 +14,10 @@ namespace {
 struct Named {
   Composition composition;
   const char* name;
-  const char* factors;  ///< of U, H and P, left to right
+  const char* factors;  ///< of U, H, O and P, left to right
 };
 
-constexpr std::array<Named, 9> kCompositions = {{
+constexpr std::array<Named, 10> kCompositions = {{
     {Composition::plain, "plain", "U"},
     {Composition::pbr, "pbr", "P"},
     {Composition::br, "br", "UP"},
@@ -27,6 +27,7 @@ constexpr std::array<Named, 9> kCompositions = {{
     {Composition::h_r_pbr, "h_r_pbr", "HUP"},
     {Composition::h_pbr_r, "h_pbr_r", "HPU"},
     {Composition::r_h_pbr, "r_h_pbr", "UHP"},
+    {Composition::r_o, "r_o", "UO"},
 }};
 
 const Named& entry(Composition composition) {
@@ -36,10 +37,12 @@ const Named& entry(Composition composition) {
 
 /// The product of the factors named, none of them U.
 Matrix fixed_factors(std::string_view factors, const Vector& eigenvalues) {
-  Matrix product = Matrix::Identity(eigenvalues.size(), eigenvalues.size());
+  const auto size = static_cast<int>(eigenvalues.size());
+  Matrix product = Matrix::Identity(size, size);
   for (const char factor : factors) {
-    product *= factor == 'H' ? hadamard(static_cast<int>(eigenvalues.size()))
-                             : bit_reversal_permutation(eigenvalues);
+    product *= factor == 'H'   ? hadamard(size)
+               : factor == 'O' ? offset_hadamard(size)
+                               : bit_reversal_permutation(eigenvalues);
   }
   return product;
 }

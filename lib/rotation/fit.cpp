@@ -1,5 +1,6 @@
 #include "oscar/rotation/fit.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "oscar/core/error.h"
@@ -30,25 +31,73 @@ std::vector<FitUnit> units_of(const Statistics& statistics, Granularity granular
   return units;
 }
 
+/// The mean key of every KV head.
+std::vector<VectorF> means_of(const LayerStatistics& layer) {
+  std::vector<VectorF> means;
+  for (const Vector& sum : layer.key_sum) {
+    means.push_back((sum / static_cast<double>(layer.tokens)).cast<float>());
+  }
+  return means;
+}
+
+/// A unit's sampled rows as they are stored before R, and what their errors cost: keys by the
+/// logits they change, values by the output.
+TrainingRows training_rows(Side side, const FitUnit& unit, bool centred) {
+  const LayerStatistics& layer = *unit.statistics;
+  TrainingRows result;
+  if (layer.samples() == 0) return result;
+  const auto& samples = side == Side::key ? layer.key_samples : layer.value_samples;
+  for (const int number : unit.heads) {
+    const auto head = static_cast<std::size_t>(number);
+    MatrixF rows = samples[head];
+    if (centred) {
+      rows.rowwise() -=
+          (layer.key_sum[head] / static_cast<double>(layer.tokens)).cast<float>().transpose();
+    }
+    result.rows.push_back(std::move(rows));
+    result.metric.push_back(
+        side == Side::key
+            ? Matrix(layer.query_outer[head] / static_cast<double>(layer.query_rows()))
+            : Matrix(Matrix::Identity(layer.value_dim, layer.value_dim)));
+  }
+  return result;
+}
+
+/// Throws if the two sides of what an objective gave do not undo each other.
+void check_duality(const Objective& objective, int layer, const MatrixF& write,
+                   const MatrixF& read) {
+  const double error =
+      duality_error(write, read) / std::max(1.0, duality_amplification(write, read));
+  if (!(error <= kOrthogonalityLimit)) {
+    fail("layer {}: the objective {} gave matrices that do not undo each other (max|RQᵀ-I| = {:g})",
+         layer, objective.name(), error);
+  }
+}
+
 RotationSet fit_side(Side side, const std::vector<FitUnit>& units, const FitOptions& options,
                      const Device& device) {
   const Objective& objective =
       find_objective(side, side == Side::key ? options.key : options.value);
-  const std::vector<FittedMatrix> fitted = objective.fit(units, {options.composition, device});
+  const bool centred = options.centred && side == Side::key;
+  std::vector<FittedMatrix> fitted = objective.fit(units, {options.composition, device, centred});
   RotationSet set;
   set.side = side;
   set.granularity = options.granularity;
   set.objective = objective.file_name(options.composition);
+  if (options.training.steps > 0) {
+    std::vector<TrainingRows> rows;
+    for (const FitUnit& unit : units) rows.push_back(training_rows(side, unit, centred));
+    train(fitted, rows, side == Side::key ? options.training.k_clip : options.training.v_clip,
+          options.training, device);
+    set.objective += "_trained";
+  }
   for (std::size_t i = 0; i < units.size(); ++i) {
-    const MatrixF rotation = fitted[i].rotation.cast<float>();
-    const double error = orthogonality_error(rotation);
-    if (!(error <= kOrthogonalityLimit)) {
-      fail("layer {}: the objective {} gave a matrix that is not orthonormal (max|RRᵀ-I| = {:g})",
-           units[i].layer, objective.name(), error);
-    }
     LayerRotation& layer = set.layers[units[i].layer];
-    layer.rotation.push_back(rotation);
+    layer.rotation.push_back(fitted[i].rotation.cast<float>());
     layer.eigenvalues.push_back(fitted[i].eigenvalues.cast<float>());
+    if (fitted[i].read.size() > 0) layer.read.push_back(fitted[i].read.cast<float>());
+    if (centred && layer.mean.empty()) layer.mean = means_of(*units[i].statistics);
+    check_duality(objective, units[i].layer, layer.rotation.back(), layer.read_side().back());
   }
   return set;
 }
@@ -57,10 +106,14 @@ void hash_side(Sha256& hash, const RotationSet& set) {
   hash.update(set.objective);
   for (const auto& [id, layer] : set.layers) {
     hash.update(fmt::format("\n{}\n", id));
-    for (const MatrixF& rotation : layer.rotation) {
-      hash.update(
-          std::as_bytes(std::span(rotation.data(), static_cast<std::size_t>(rotation.size()))));
-    }
+    const auto add = [&hash](const auto& parts) {
+      for (const auto& part : parts) {
+        hash.update(std::as_bytes(std::span(part.data(), static_cast<std::size_t>(part.size()))));
+      }
+    };
+    add(layer.rotation);
+    add(layer.read);
+    add(layer.mean);
   }
 }
 

@@ -6,14 +6,23 @@
 namespace oscar {
 
 const std::vector<Preset>& presets() {
+  static const FitOptions layer_offset{"ktk", "vtv", Granularity::layer, Composition::r_o};
+  static const FitOptions head_offset{"ktk", "vtv", Granularity::head, Composition::r_o};
+  static const FitOptions stretch{"stretch", "sst", Granularity::head, Composition::r_o, true};
   static const std::vector<Preset> all = {
-      {"oscar", "qqt", "sst", "the paper's recipe, with the exact C_S (default)"},
-      {"reference", "qqt", "sst-surrogate", "what the released code computes"},
-      {"ktk-vtv", "ktk", "vtv", "second moments of keys and values"},
-      {"uresidual", "uresidual", "uresidual",
+      {"oscar", {"qqt", "sst"}, "the paper's recipe, with the exact C_S (default)"},
+      {"reference", {"qqt", "sst-surrogate"}, "what the released code computes"},
+      {"ktk-vtv", {"ktk", "vtv"}, "second moments of keys and values"},
+      {"layer-offset", layer_offset,
+       "ktk-vtv, the leading direction where the zero point absorbs it (format v1)"},
+      {"head-offset", head_offset, "the same, one rotation a KV head (format v2)"},
+      {"stretch", stretch,
+       "centred keys balanced against queries, one transform a KV head (format v3)"},
+      {"uresidual",
+       {"uresidual", "uresidual"},
        "the released code's residual pairing; needs row samples"},
-      {"hadamard", "hadamard", "hadamard", "Hadamard matrices, no data"},
-      {"identity", "identity", "identity", "no rotation"},
+      {"hadamard", {"hadamard", "hadamard"}, "Hadamard matrices, no data"},
+      {"identity", {"identity", "identity"}, "no rotation"},
   };
   return all;
 }
@@ -22,8 +31,7 @@ void apply_objective(FitOptions& options, std::string_view word) {
   std::vector<const char*> names;
   for (const Preset& preset : presets()) {
     if (word == preset.name) {
-      options.key = preset.key;
-      options.value = preset.value;
+      options = preset.options;
       return;
     }
     names.push_back(preset.name);

@@ -11,6 +11,13 @@ namespace oscar {
 /// InputError if size < 1.
 Matrix hadamard(int size);
 
+/// An orthonormal matrix with the entries' sizes of hadamard(size) whose last row is constant,
+/// 1 / sqrt(size): the rows of hadamard(size) in reverse order, reflected so that they end with it
+/// where the size is not a power of two. What it maps onto its last row shifts all entries of a row
+/// by the same number, which the zero point of an asymmetric quantiser takes up. Throws InputError
+/// if size < 1.
+Matrix offset_hadamard(int size);
+
 /// Bit reversal over the next power of two, entries >= size dropped: element i is where position i
 /// goes. For a power of two, order[i] is i with its bits reversed.
 std::vector<int> bit_reversal_order(int size);

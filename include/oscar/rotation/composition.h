@@ -9,7 +9,9 @@
 namespace oscar {
 
 /// Which of the factors U (eigenvectors), H (Hadamard) and P (bit reversal) make up a rotation, in
-/// the order of the product; named as the published files name them.
+/// the order of the product; named as the published files name them. O is ours: a Hadamard matrix
+/// that lays the leading eigenvector along the direction that a row's zero point absorbs
+/// (offset_hadamard), so that the largest component of every row costs no quantisation range.
 enum class Composition {
   plain,    ///< U
   pbr,      ///< P
@@ -20,9 +22,10 @@ enum class Composition {
   h_r_pbr,  ///< H · U · P
   h_pbr_r,  ///< H · P · U
   r_h_pbr,  ///< U · H · P, the paper's
+  r_o,      ///< U · O
 };
 
-/// Throws InputError listing the nine names for another word.
+/// Throws InputError listing the names for another word.
 Composition parse_composition(std::string_view word);
 const char* name_of(Composition composition);
 const std::vector<Composition>& all_compositions();

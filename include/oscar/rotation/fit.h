@@ -9,32 +9,35 @@
 #include "oscar/rotation/health.h"
 #include "oscar/rotation/objective.h"
 #include "oscar/rotation/rotation_set.h"
+#include "oscar/rotation/training.h"
 #include "oscar/statistics/statistics.h"
 
 namespace oscar {
 
 /// What to fit. The defaults are the paper's.
 struct FitOptions {
-  std::string key = "qqt";  ///< an objective for keys: qqt, ktk, uresidual, hadamard, identity
+  std::string key = "qqt";  ///< an objective for keys: qqt, ktk, stretch, ... (objectives())
   std::string value =
       "sst";  ///< for values: sst (exact), sst-surrogate, vtv, uresidual, hadamard, identity
   Granularity granularity = Granularity::layer;
   Composition composition = Composition::r_h_pbr;
+  bool centred = false;      ///< store keys without their head's mean (format v3)
+  TrainingOptions training;  ///< of an orthogonal factor on top
 };
 
-/// A pair of objectives under one name.
+/// Options under one name.
 struct Preset {
   const char* name;
-  const char* key;
-  const char* value;
+  FitOptions options;
   const char* summary;
 };
 
-/// oscar, reference, ktk-vtv, uresidual, hadamard, identity.
+/// oscar, reference, ktk-vtv, layer-offset, head-offset, stretch, uresidual, hadamard, identity.
 const std::vector<Preset>& presets();
 
-/// Sets the objectives that a word names: a preset, or "KEY+VALUE" ("ktk+sst-surrogate"). The rest
-/// of the options stays. Throws InputError listing what there is for another word.
+/// Sets what a word names: all options of a preset, or the objectives of "KEY+VALUE"
+/// ("ktk+sst-surrogate"), the rest as it is. Throws InputError listing what there is for another
+/// word.
 void apply_objective(FitOptions& options, std::string_view word);
 
 Granularity parse_granularity(
@@ -42,9 +45,10 @@ Granularity parse_granularity(
 const char* name_of(Granularity granularity);
 
 /// Fits the pair of rotations. The same statistics and options give the same bits on one device.
-/// Every matrix is orthonormal to 1e-6 in fp32, which is checked. The calibration block is filled,
-/// its generation_id derived from what was measured and what came out. Throws InputError if the
-/// statistics hold no layers or no tokens, or lack what an objective needs.
+/// Every matrix is orthonormal (or inverse to its read side) to 1e-6 in fp32, which is checked. The
+/// calibration block is filled, its generation_id derived from what was measured and what came out.
+/// Throws InputError if the statistics hold no layers or no tokens, or lack what an objective
+/// needs.
 RotationPair fit(const Statistics& statistics, const FitOptions& options, const Device& device);
 
 }  // namespace oscar

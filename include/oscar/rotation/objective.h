@@ -23,12 +23,16 @@ struct FitUnit {
 /// What applies to every unit of a fit.
 struct FitContext {
   Composition composition = Composition::r_h_pbr;
-  Device device;  ///< where eigensystems are computed
+  Device device;         ///< where eigensystems are computed
+  bool centred = false;  ///< keys are stored without their head's mean
 };
 
 struct FittedMatrix {
-  Matrix rotation;     ///< [D,D], orthonormal; a row x becomes x · rotation
+  Matrix rotation;     ///< [D,D]; a row x becomes x · rotation
   Vector eigenvalues;  ///< [D] ascending, of the normalised second moment that was diagonalised
+  Matrix read = {};    ///< [D,D] with rotation · readᵀ = I; empty if rotation is orthonormal
+
+  const Matrix& read_side() const { return read.size() == 0 ? rotation : read; }
 };
 
 /// One way to choose a rotation for the keys or for the values from a layer's statistics. Every

@@ -5,7 +5,7 @@ namespace oscar {
 
 namespace {
 
-/// C_K of contract, section 1.
+/// C_K of contract, section 1; around the mean where keys are centred.
 class Ktk : public MomentObjective {
  public:
   std::string_view name() const override { return "ktk"; }
@@ -15,8 +15,8 @@ class Ktk : public MomentObjective {
 
  private:
   std::string_view file_prefix() const override { return "ktk"; }
-  Matrix moment(const LayerStatistics& layer, std::size_t head) const override {
-    return layer.key_outer[head] / static_cast<double>(layer.tokens);
+  Matrix moment(const LayerStatistics& layer, std::size_t head, bool centred) const override {
+    return key_moment(layer, head, centred);
   }
 };
 

@@ -5,9 +5,14 @@
 namespace oscar {
 
 const std::vector<const Objective*>& objectives(Side side) {
-  static const std::vector<const Objective*> keys = {
-      &qqt_objective(), &ktk_objective(), &uresidual_objective(Side::key),
-      &hadamard_objective(Side::key), &identity_objective(Side::key)};
+  static const std::vector<const Objective*> keys = {&qqt_objective(),
+                                                     &ktk_objective(),
+                                                     &stretch_objective(),
+                                                     &flat_objective(),
+                                                     &whiten_objective(),
+                                                     &uresidual_objective(Side::key),
+                                                     &hadamard_objective(Side::key),
+                                                     &identity_objective(Side::key)};
   static const std::vector<const Objective*> values = {&sst_objective(),
                                                        &sst_surrogate_objective(),
                                                        &vtv_objective(),

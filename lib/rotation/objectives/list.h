@@ -8,6 +8,9 @@ namespace oscar {
 
 const Objective& ktk_objective();
 const Objective& qqt_objective();
+const Objective& stretch_objective();
+const Objective& flat_objective();
+const Objective& whiten_objective();
 const Objective& vtv_objective();
 const Objective& sst_objective();
 const Objective& sst_surrogate_objective();

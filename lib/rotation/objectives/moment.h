@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "oscar/rotation/objective.h"
 
 namespace oscar {
@@ -12,14 +14,17 @@ class MomentObjective : public Objective {
   std::vector<FittedMatrix> fit(std::span<const FitUnit> units,
                                 const FitContext& context) const override;
 
-  /// The unit's moment: the mean of moment() over its heads, symmetric.
-  Matrix mean_moment(const FitUnit& unit) const;
-
  private:
   /// The moment's name in rotation files: "qqt".
   virtual std::string_view file_prefix() const = 0;
-  /// The normalised second moment of one KV head.
-  virtual Matrix moment(const LayerStatistics& layer, std::size_t head) const = 0;
+  /// The normalised second moment of one KV head; `centred` as in FitContext.
+  virtual Matrix moment(const LayerStatistics& layer, std::size_t head, bool centred) const = 0;
 };
+
+/// The mean over the unit's heads of moment(head), made symmetric.
+Matrix mean_over_heads(const FitUnit& unit, const std::function<Matrix(std::size_t)>& moment);
+
+/// Second moment of one head's keys, around their mean with `centred`: C_K - μᵀμ.
+Matrix key_moment(const LayerStatistics& layer, std::size_t head, bool centred);
 
 }  // namespace oscar

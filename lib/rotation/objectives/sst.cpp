@@ -15,7 +15,7 @@ class Sst : public MomentObjective {
 
  private:
   std::string_view file_prefix() const override { return "sst"; }
-  Matrix moment(const LayerStatistics& layer, std::size_t head) const override {
+  Matrix moment(const LayerStatistics& layer, std::size_t head, bool) const override {
     return layer.output_outer[head] / static_cast<double>(layer.query_rows());
   }
 };

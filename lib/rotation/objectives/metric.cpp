@@ -1,0 +1,120 @@
+#include "rotation/objectives/metric.h"
+
+#include "oscar/linalg/eigh.h"
+#include "oscar/linalg/power.h"
+#include "rotation/objectives/list.h"
+#include "rotation/objectives/moment.h"
+
+namespace oscar {
+
+namespace {
+
+Matrix at_unit_mean(const Matrix& moment) {
+  return moment / (moment.trace() / static_cast<double>(moment.rows()));
+}
+
+std::vector<Matrix> products(const std::vector<Matrix>& outer, const std::vector<Matrix>& inner) {
+  std::vector<Matrix> result;
+  for (std::size_t i = 0; i < outer.size(); ++i) {
+    const Matrix product = outer[i] * inner[i] * outer[i];
+    result.push_back((product + product.transpose()) / 2);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<FittedMatrix> MetricObjective::fit(std::span<const FitUnit> units,
+                                               const FitContext& context) const {
+  std::vector<Matrix> queries, keys;
+  for (const FitUnit& unit : units) {
+    const LayerStatistics& layer = *unit.statistics;
+    queries.push_back(at_unit_mean(mean_over_heads(unit, [&](std::size_t head) -> Matrix {
+      return layer.query_outer[head] / static_cast<double>(layer.query_rows());
+    })));
+    keys.push_back(at_unit_mean(mean_over_heads(
+        unit, [&](std::size_t head) { return key_moment(layer, head, context.centred); })));
+  }
+  std::vector<Matrix> roots, inverse_roots;
+  for (const Eigensystem& x : eigh(metrics(queries, keys, context.device), context.device)) {
+    roots.push_back(symmetric_power(x, 0.5));
+    inverse_roots.push_back(symmetric_power(x, -0.5));
+  }
+  std::vector<FittedMatrix> result;
+  for (const auto& [values, vectors] : eigh(products(roots, keys), context.device)) {
+    const std::size_t i = result.size();
+    const Matrix turn = compose(composition(context.composition), vectors, values);
+    result.push_back({roots[i] * turn, values, inverse_roots[i] * turn});
+  }
+  return result;
+}
+
+namespace {
+
+/// X = M: the query metric becomes the identity, so that every error of a stored row costs the
+/// same.
+class Flat : public MetricObjective {
+ public:
+  std::string_view name() const override { return "flat"; }
+  std::string_view summary() const override {
+    return "keys in the metric of the queries; not orthogonal (format v3)";
+  }
+
+ private:
+  std::vector<Matrix> metrics(const std::vector<Matrix>& queries, const std::vector<Matrix>&,
+                              const Device&) const override {
+    return queries;
+  }
+};
+
+/// Flat without the Hadamard matrix: the eigenvectors alone.
+class Whiten : public Flat {
+ public:
+  std::string_view name() const override { return "whiten"; }
+  std::string_view summary() const override {
+    return "flat without a Hadamard matrix; not orthogonal (format v3, an ablation)";
+  }
+
+ private:
+  Composition composition(Composition) const override { return Composition::plain; }
+};
+
+/// X = S^{-1/2} (S^{1/2} M S^{1/2})^{1/2} S^{-1/2}, the geometric mean of M and S^{-1}. Where the
+/// quantisation error of a row is isotropic and proportional to the row's length, the logit error
+/// is proportional to tr(X S) · tr(X^{-1} M), which this X makes smallest.
+class Stretch : public MetricObjective {
+ public:
+  std::string_view name() const override { return "stretch"; }
+  std::string_view summary() const override {
+    return "the balance of queries and keys that makes the logit error smallest; not orthogonal "
+           "(format v3)";
+  }
+
+ private:
+  std::vector<Matrix> metrics(const std::vector<Matrix>& queries, const std::vector<Matrix>& keys,
+                              const Device& device) const override {
+    std::vector<Matrix> roots, inverse_roots;
+    for (const Eigensystem& s : eigh(keys, device)) {
+      roots.push_back(symmetric_power(s, 0.5));
+      inverse_roots.push_back(symmetric_power(s, -0.5));
+    }
+    return products(inverse_roots, symmetric_powers(products(roots, queries), 0.5, device));
+  }
+};
+
+}  // namespace
+
+const Objective& flat_objective() {
+  static const Flat objective;
+  return objective;
+}
+const Objective& whiten_objective() {
+  static const Whiten objective;
+  return objective;
+}
+const Objective& stretch_objective() {
+  static const Stretch objective;
+  return objective;
+}
+
+}  // namespace oscar
