@@ -58,7 +58,8 @@ Input open_input(const CalibrateOptions& options) {
 /// Row samples are kept when asked for, and for the objective that cannot do without.
 std::int64_t samples_to_keep(const CalibrateOptions& options) {
   constexpr std::int64_t kWhereNeeded = 1024;
-  const bool needed = options.fit.key == "uresidual" || options.fit.value == "uresidual" ||
+  const bool needed = find_objective(Side::key, options.fit.key).needs_samples() ||
+                      find_objective(Side::value, options.fit.value).needs_samples() ||
                       options.fit.training.steps > 0;
   return options.samples > 0 || !needed ? options.samples : kWhereNeeded;
 }
@@ -188,6 +189,8 @@ CalibrateResult fit_and_write(const Statistics& statistics, const fs::path& outp
   info.precision = statistics.precision;
   info.objective = fit_options.key + "+" + fit_options.value;
   info.composition = name_of(fit_options.composition);
+  info.settings.k_clip = fit_options.k_clip;
+  info.settings.v_clip = fit_options.v_clip;
   write_pair(output, pair, info, listed);
   result.output = output;
   result.key_file = output / rotation_file_name(pair.key);

@@ -46,6 +46,42 @@ std::vector<Vector> vectors(const at::Tensor& stacked) {
   return result;
 }
 
+/// What the tokens `index` [n] receive from the queries that read them at two bits, as
+/// LayerStatistics::sample_attention: [kv_heads, n, 2]. Queries go block by block, so that no more
+/// than some millions of probabilities exist at once.
+at::Tensor received_attention(const AttentionEvent& event, const at::Tensor& index) {
+  constexpr std::int64_t kSink = 64, kRecent = 256;  // the served windows
+  constexpr std::int64_t kProbabilities = std::int64_t{1} << 24;
+  const std::int64_t tokens = event.q.size(0), q_heads = event.q.size(1);
+  const std::int64_t kv_heads = event.k.size(1), group = q_heads / kv_heads;
+  const at::Tensor keys = event.k.to(at::kFloat).permute({1, 2, 0});  // [kv_heads, D, T]
+  const at::Tensor position = at::arange(tokens, index.options());
+  at::Tensor sums = at::zeros({kv_heads, index.size(0), 2}, keys.options());
+  const std::int64_t block = std::max<std::int64_t>(1, kProbabilities / (q_heads * tokens));
+  for (std::int64_t first = kSink + kRecent; first < tokens; first += block) {
+    const std::int64_t last = std::min(first + block, tokens), count = last - first;
+    const at::Tensor queries = event.q.slice(0, first, last)
+                                   .to(at::kFloat)
+                                   .view({count, kv_heads, group, -1})
+                                   .permute({1, 2, 0, 3})
+                                   .reshape({kv_heads, group * count, -1});
+    const at::Tensor query = position.slice(0, first, last).unsqueeze(1);
+    at::Tensor logits = at::matmul(queries, keys.slice(2, 0, last))
+                            .mul_(event.scale)
+                            .view({kv_heads, group, count, last});
+    logits.masked_fill_(position.slice(0, 0, last).unsqueeze(0) > query, -1e30);
+    const at::Tensor seen = index.masked_select(index < last);
+    const at::Tensor coded = (seen.unsqueeze(0) <= query - kRecent)
+                                 .logical_and(seen.unsqueeze(0) >= kSink)
+                                 .to(at::kFloat);
+    const at::Tensor p = at::softmax(logits, -1).index_select(-1, seen).mul_(coded);
+    at::Tensor part = sums.slice(1, 0, seen.size(0));  // `index` ascends
+    part.select(-1, 0).add_(p.sum({1, 2}));
+    part.select(-1, 1).add_(p.square().sum({1, 2}));
+  }
+  return sums;
+}
+
 /// Kept rows of all sequences as [kv_heads][n, D].
 std::vector<MatrixF> samples_by_head(const std::vector<at::Tensor>& parts) {
   std::vector<MatrixF> result;
@@ -67,6 +103,7 @@ struct Recorder::Sums {
   std::int64_t tokens = 0;
   at::Tensor query_outer, query_sum, key_outer, key_sum, value_outer, value_sum, output_outer;
   std::vector<at::Tensor> key_samples, value_samples;  // [n, kv_heads, D]
+  std::vector<at::Tensor> sample_attention;            // [n, kv_heads, 2]
   std::vector<at::Tensor> keys,
       values;  // kept until C_Q is complete: the surrogate's weights need it
 
@@ -132,6 +169,7 @@ void Recorder::on_attention(const AttentionEvent& event) {
     };
     s.key_samples.push_back(keep(event.k));
     s.value_samples.push_back(keep(event.v));
+    s.sample_attention.push_back(received_attention(event, index).transpose(0, 1));
   }
   s.tokens += event.q.size(0);
   s.keys.push_back(event.k.clone());
@@ -167,6 +205,7 @@ LayerStatistics Recorder::finish_layer(int layer) {
   result.weighted_value_outer = matrices(s->weighted_value_outer());
   result.key_samples = samples_by_head(s->key_samples);
   result.value_samples = samples_by_head(s->value_samples);
+  result.sample_attention = samples_by_head(s->sample_attention);
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include "oscar/core/error.h"
 #include "oscar/core/hash.h"
 #include "oscar/linalg/orthogonal.h"
+#include "rotation/objectives/attended.h"
 
 namespace oscar {
 
@@ -55,6 +56,8 @@ TrainingRows training_rows(Side side, const FitUnit& unit, bool centred) {
           (layer.key_sum[head] / static_cast<double>(layer.tokens)).cast<float>().transpose();
     }
     result.rows.push_back(std::move(rows));
+    result.weight.push_back(layer.sample_attention.empty() ? VectorF(VectorF::Ones(layer.samples()))
+                                                           : attention_weights(layer, head, side));
     result.metric.push_back(
         side == Side::key
             ? Matrix(layer.query_outer[head] / static_cast<double>(layer.query_rows()))
@@ -87,8 +90,8 @@ RotationSet fit_side(Side side, const std::vector<FitUnit>& units, const FitOpti
   if (options.training.steps > 0) {
     std::vector<TrainingRows> rows;
     for (const FitUnit& unit : units) rows.push_back(training_rows(side, unit, centred));
-    train(fitted, rows, side == Side::key ? options.training.k_clip : options.training.v_clip,
-          options.training, device);
+    train(fitted, rows, side == Side::key ? options.k_clip : options.v_clip, options.training,
+          device);
     set.objective += "_trained";
   }
   for (std::size_t i = 0; i < units.size(); ++i) {

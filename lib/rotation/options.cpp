@@ -6,15 +6,21 @@
 namespace oscar {
 
 const std::vector<Preset>& presets() {
-  static const FitOptions layer_offset{"ktk", "vtv", Granularity::layer, Composition::r_o};
-  static const FitOptions head_offset{"ktk", "vtv", Granularity::head, Composition::r_o};
-  static const FitOptions stretch{"stretch", "sst", Granularity::head, Composition::r_o, true};
+  // Keys that lie along the constant direction are clipped on one side alone, hence a lower ratio.
+  constexpr double kClip = 0.94;
+  static const FitOptions layer_offset{"ktk-attended",   "vtv-attended", Granularity::layer,
+                                       Composition::r_o, false,          kClip};
+  static const FitOptions head_offset{"ktk-attended",   "vtv-attended", Granularity::head,
+                                      Composition::r_o, false,          kClip};
+  static const FitOptions stretch{"stretch-attended", "vtv-attended", Granularity::head,
+                                  Composition::r_o,   true,           kClip};
   static const std::vector<Preset> all = {
       {"oscar", {"qqt", "sst"}, "the paper's recipe, with the exact C_S (default)"},
       {"reference", {"qqt", "sst-surrogate"}, "what the released code computes"},
       {"ktk-vtv", {"ktk", "vtv"}, "second moments of keys and values"},
       {"layer-offset", layer_offset,
-       "ktk-vtv, the leading direction where the zero point absorbs it (format v1)"},
+       "attended keys and values, the leading direction where the zero point absorbs it (format "
+       "v1)"},
       {"head-offset", head_offset, "the same, one rotation a KV head (format v2)"},
       {"stretch", stretch,
        "centred keys balanced against queries, one transform a KV head (format v3)"},

@@ -19,10 +19,10 @@ namespace {
 constexpr std::int64_t kRowsPerStep = 512;
 constexpr double kLevels = 3;  ///< steps between the four levels of a two-bit code
 
-/// Units of one shape as tensors: x [U,H,n,D], metric [U,H,D,D].
+/// Units of one shape as tensors.
 struct Batch {
   std::vector<std::size_t> units;
-  at::Tensor x, metric;
+  at::Tensor x, metric, weight;  // [U,H,n,D], [U,H,D,D], [U,H,n]
 };
 
 template <typename T>
@@ -50,7 +50,7 @@ std::vector<Batch> batches(const std::vector<FittedMatrix>& fitted,
   }
   std::vector<Batch> result;
   for (const auto& [shape, units] : shapes) {
-    std::vector<at::Tensor> x, metric;
+    std::vector<at::Tensor> x, metric, weight;
     for (const std::size_t i : units) {
       std::vector<Matrix> stored, costs;
       for (std::size_t head = 0; head < rows[i].rows.size(); ++head) {
@@ -60,8 +60,9 @@ std::vector<Batch> batches(const std::vector<FittedMatrix>& fitted,
       }
       x.push_back(stack(stored));
       metric.push_back(stack(costs));
+      weight.push_back(stack(rows[i].weight).squeeze(-1));
     }
-    result.push_back({units, at::stack(x), at::stack(metric)});
+    result.push_back({units, at::stack(x), at::stack(metric), at::stack(weight)});
   }
   return result;
 }
@@ -115,21 +116,26 @@ class Adam {
 };
 
 /// The trained factors [U,D,D] in float64 on the CPU.
-at::Tensor train_batch(const at::Tensor& x, const at::Tensor& metric, double clip_ratio,
+at::Tensor train_batch(const Batch& batch, const at::Device& where, double clip_ratio,
                        const TrainingOptions& options) {
+  const at::Tensor x = batch.x.to(where), metric = batch.metric.to(where),
+                   weight = batch.weight.to(where);
   const at::AutoGradMode with_gradients(true);
   at::Tensor parameter = at::zeros({x.size(0), x.size(-1), x.size(-1)}, x.options());
   parameter.set_requires_grad(true);
   Adam adam(parameter);
-  const at::Tensor unit_cost = (at::matmul(x, metric) * x).sum(-1).mean({1, 2}).clamp_min(1e-30);
+  const auto cost_of = [&](const at::Tensor& error, const at::Tensor& weights) {
+    return ((at::matmul(error, metric) * error).sum(-1) * weights).mean({1, 2});
+  };
+  const at::Tensor unit_cost = cost_of(x, weight).clamp_min(1e-30);
   const std::int64_t strides = std::max<std::int64_t>(1, x.size(2) / kRowsPerStep);
   for (int step = 0; step < options.steps; ++step) {
     const at::Tensor rows = x.slice(2, step % strides, x.size(2), strides);
     const at::Tensor turn = rotation_of(parameter).unsqueeze(1);
     const at::Tensor y = at::matmul(rows, turn);
     const at::Tensor error = at::matmul(through_int2(y, clip_ratio) - y, turn.transpose(-1, -2));
-    const at::Tensor cost = (at::matmul(error, metric) * error).sum(-1).mean({1, 2}) / unit_cost;
-    cost.sum().backward();
+    const at::Tensor weights = weight.slice(2, step % strides, x.size(2), strides);
+    (cost_of(error, weights) / unit_cost).sum().backward();
     const double phase = std::numbers::pi * step / options.steps;
     adam.step(parameter, options.learning_rate * (1 + std::cos(phase)) / 2);
   }
@@ -145,8 +151,7 @@ void train(std::vector<FittedMatrix>& fitted, const std::vector<TrainingRows>& r
                                ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.index))
                                : at::Device(at::kCPU);
   for (const Batch& batch : batches(fitted, rows)) {
-    const at::Tensor turns =
-        train_batch(batch.x.to(where), batch.metric.to(where), clip_ratio, options);
+    const at::Tensor turns = train_batch(batch, where, clip_ratio, options);
     const auto dim = turns.size(-1);
     for (std::size_t i = 0; i < batch.units.size(); ++i) {
       FittedMatrix& matrix = fitted[batch.units[i]];

@@ -39,4 +39,7 @@ inline constexpr std::array<LayerField<MatrixF>, 2> kSampleFields = {{
     {"value_samples", &LayerStatistics::value_samples, &LayerStatistics::value_dim},
 }};
 
+/// Beside the samples, but absent from files of older programs.
+inline constexpr const char* kSampleAttention = "sample_attention";
+
 }  // namespace oscar

@@ -85,6 +85,14 @@ void LayerStatistics::merge(const LayerStatistics& other) {
       (this->*field.member)[h] = std::move(both);
     }
   }
+  if (sample_attention.empty() != other.sample_attention.empty()) {
+    sample_attention.clear();  // what only some rows have serves nobody
+  }
+  for (std::size_t h = 0; h < sample_attention.size(); ++h) {
+    const MatrixF mine = sample_attention[h];
+    sample_attention[h].resize(mine.rows() + other.sample_attention[h].rows(), mine.cols());
+    sample_attention[h] << mine, other.sample_attention[h];
+  }
 }
 
 void LayerStatistics::check(const std::string& where) const {
@@ -119,6 +127,17 @@ void LayerStatistics::check(const std::string& where) const {
         fail_input("{}: {} of head {} is {} x {} (expected {} x {}, all finite)", where, field.name,
                    h, rows.rows(), rows.cols(), samples(), this->*field.dim);
       }
+    }
+  }
+  if (sample_attention.empty()) return;
+  check_heads(*this,
+              LayerField<MatrixF>{kSampleAttention, &LayerStatistics::sample_attention, nullptr},
+              where);
+  for (const MatrixF& attention : sample_attention) {
+    if (attention.rows() != samples() || attention.cols() != 2 || !attention.allFinite() ||
+        attention.minCoeff() < 0) {
+      fail_input("{}: {} is {} x {} (expected {} x 2, all finite and not negative)", where,
+                 kSampleAttention, attention.rows(), attention.cols(), samples());
     }
   }
 }

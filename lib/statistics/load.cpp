@@ -64,6 +64,10 @@ LayerStatistics read_layer(hid_t group, const std::string& where) {
     layer.*field.member =
         read_heads<MatrixF>(group, field.name, layer.kv_heads, rows, layer.*field.dim, where);
   }
+  if (layer.samples() > 0 && hdf5::has_member(group, kSampleAttention)) {
+    layer.sample_attention =
+        read_heads<MatrixF>(group, kSampleAttention, layer.kv_heads, layer.samples(), 2, where);
+  }
   layer.check(where);
   return layer;
 }

@@ -32,6 +32,7 @@ void write_layer(hid_t layers, int id, const LayerStatistics& layer) {
   for (const auto& field : kSumFields) write_heads(group, field.name, layer.*field.member);
   if (layer.samples() == 0) return;
   for (const auto& field : kSampleFields) write_heads(group, field.name, layer.*field.member);
+  if (!layer.sample_attention.empty()) write_heads(group, kSampleAttention, layer.sample_attention);
 }
 
 std::string join(const std::vector<std::string>& lines) {

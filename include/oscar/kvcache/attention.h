@@ -62,9 +62,9 @@ struct TeacherForcedAttention {
 /// Runs it: one joint softmax in fp32 over both tiers, fp32 accumulation. The same inputs give the
 /// same bits on a machine whatever its number of threads. Throws InputError where shapes disagree.
 void attend(const TeacherForcedAttention& problem, const Execution& where = {});
-/// Several sequences; on CUDA those of one shape share a launch. bf16 rows of 64 or 128 channels with
-/// one group, one query and one output for both tiers run on tensor cores: probabilities (times the
-/// value's scale) are then rounded to bf16 before they meet the values.
+/// Several sequences; on CUDA those of one shape share a launch. bf16 rows of 64 or 128 channels
+/// with one group, one query and one output for both tiers run on tensor cores: probabilities
+/// (times the value's scale) are then rounded to bf16 before they meet the values.
 void attend(std::span<const TeacherForcedAttention> problems, const Execution& where = {});
 
 }  // namespace oscar

@@ -21,7 +21,9 @@ struct FitOptions {
       "sst";  ///< for values: sst (exact), sst-surrogate, vtv, uresidual, hadamard, identity
   Granularity granularity = Granularity::layer;
   Composition composition = Composition::r_h_pbr;
-  bool centred = false;      ///< store keys without their head's mean (format v3)
+  bool centred = false;  ///< store keys without their head's mean (format v3)
+  /// Clip ratios that go with the rotations; served, and trained against.
+  double k_clip = 0.96, v_clip = 0.92;
   TrainingOptions training;  ///< of an orthogonal factor on top
 };
 

@@ -51,6 +51,8 @@ class Objective {
   /// The `objective` of the rotation file, as the published files spell it: "qqt_r_h_pbr",
   /// "hadamard".
   virtual std::string file_name(Composition composition) const = 0;
+  /// Whether it needs the sampled rows of the statistics beside the sums.
+  virtual bool needs_samples() const { return false; }
   /// Fits all units at once, so that a GPU sees large batches. The result has an entry for each
   /// unit and depends on nothing else than the arguments. Throws InputError naming the layer if its
   /// statistics lack what the objective needs.

@@ -11,13 +11,13 @@ namespace oscar {
 struct TrainingOptions {
   int steps = 0;  ///< 0: no training
   double learning_rate = 5e-3;
-  double k_clip = 0.96, v_clip = 0.92;  ///< clip ratios of the codec that is trained against
 };
 
 /// What one matrix is trained on.
 struct TrainingRows {
-  std::vector<MatrixF> rows;   ///< [heads][n,D], as they would be stored before R (centred if so)
-  std::vector<Matrix> metric;  ///< [heads][D,D]: an error e of a row costs e · metric · eᵀ
+  std::vector<MatrixF> rows;    ///< [heads][n,D], as they would be stored before R (centred if so)
+  std::vector<Matrix> metric;   ///< [heads][D,D]: an error e of a row costs e · metric · eᵀ ...
+  std::vector<VectorF> weight;  ///< ... times the row's weight: [heads][n], of mean 1
 };
 
 /// Multiplies each matrix (and its read side) by an orthogonal factor that makes the mean cost of

@@ -35,6 +35,10 @@ struct LayerStatistics {
   /// where none were kept.
   std::vector<MatrixF> key_samples;    ///< [H_kv][n,D]
   std::vector<MatrixF> value_samples;  ///< [H_kv][n,Dv]
+  /// The attention that each sampled token receives from the queries that read it at two bits (from
+  /// `recent` tokens later on, the sink left out), summed over the grouped query heads: Σ p and Σ
+  /// p², p the softmax weight. Empty in files of older programs.
+  std::vector<MatrixF> sample_attention;  ///< [H_kv][n,2]
 
   /// Query heads that share a KV head.
   int group() const { return q_heads / kv_heads; }

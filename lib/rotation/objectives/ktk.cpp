@@ -15,8 +15,8 @@ class Ktk : public MomentObjective {
 
  private:
   std::string_view file_prefix() const override { return "ktk"; }
-  Matrix moment(const LayerStatistics& layer, std::size_t head, bool centred) const override {
-    return key_moment(layer, head, centred);
+  Matrix moment(const FitUnit& unit, std::size_t head, bool centred) const override {
+    return key_moment(*unit.statistics, head, centred);
   }
 };
 

@@ -7,7 +7,9 @@ namespace oscar {
 const std::vector<const Objective*>& objectives(Side side) {
   static const std::vector<const Objective*> keys = {&qqt_objective(),
                                                      &ktk_objective(),
+                                                     &attended_objective(Side::key),
                                                      &stretch_objective(),
+                                                     &stretch_attended_objective(),
                                                      &flat_objective(),
                                                      &whiten_objective(),
                                                      &uresidual_objective(Side::key),
@@ -16,6 +18,7 @@ const std::vector<const Objective*>& objectives(Side side) {
   static const std::vector<const Objective*> values = {&sst_objective(),
                                                        &sst_surrogate_objective(),
                                                        &vtv_objective(),
+                                                       &attended_objective(Side::value),
                                                        &uresidual_objective(Side::value),
                                                        &hadamard_objective(Side::value),
                                                        &identity_objective(Side::value)};

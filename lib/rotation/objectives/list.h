@@ -14,6 +14,8 @@ const Objective& whiten_objective();
 const Objective& vtv_objective();
 const Objective& sst_objective();
 const Objective& sst_surrogate_objective();
+const Objective& attended_objective(Side side);
+const Objective& stretch_attended_objective();
 const Objective& uresidual_objective(Side side);
 const Objective& hadamard_objective(Side side);
 const Objective& identity_objective(Side side);

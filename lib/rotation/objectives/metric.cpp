@@ -2,6 +2,7 @@
 
 #include "oscar/linalg/eigh.h"
 #include "oscar/linalg/power.h"
+#include "rotation/objectives/attended.h"
 #include "rotation/objectives/list.h"
 #include "rotation/objectives/moment.h"
 
@@ -24,24 +25,28 @@ std::vector<Matrix> products(const std::vector<Matrix>& outer, const std::vector
 
 }  // namespace
 
+Matrix MetricObjective::keys(const FitUnit& unit, std::size_t head, bool centred) const {
+  return key_moment(*unit.statistics, head, centred);
+}
+
 std::vector<FittedMatrix> MetricObjective::fit(std::span<const FitUnit> units,
                                                const FitContext& context) const {
-  std::vector<Matrix> queries, keys;
+  std::vector<Matrix> queries, key_moments;
   for (const FitUnit& unit : units) {
     const LayerStatistics& layer = *unit.statistics;
     queries.push_back(at_unit_mean(mean_over_heads(unit, [&](std::size_t head) -> Matrix {
       return layer.query_outer[head] / static_cast<double>(layer.query_rows());
     })));
-    keys.push_back(at_unit_mean(mean_over_heads(
-        unit, [&](std::size_t head) { return key_moment(layer, head, context.centred); })));
+    key_moments.push_back(at_unit_mean(mean_over_heads(
+        unit, [&](std::size_t head) { return keys(unit, head, context.centred); })));
   }
   std::vector<Matrix> roots, inverse_roots;
-  for (const Eigensystem& x : eigh(metrics(queries, keys, context.device), context.device)) {
+  for (const Eigensystem& x : eigh(metrics(queries, key_moments, context.device), context.device)) {
     roots.push_back(symmetric_power(x, 0.5));
     inverse_roots.push_back(symmetric_power(x, -0.5));
   }
   std::vector<FittedMatrix> result;
-  for (const auto& [values, vectors] : eigh(products(roots, keys), context.device)) {
+  for (const auto& [values, vectors] : eigh(products(roots, key_moments), context.device)) {
     const std::size_t i = result.size();
     const Matrix turn = compose(composition(context.composition), vectors, values);
     result.push_back({roots[i] * turn, values, inverse_roots[i] * turn});
@@ -102,8 +107,28 @@ class Stretch : public MetricObjective {
   }
 };
 
+/// Stretch over the keys that attention reads.
+class StretchAttended : public Stretch {
+ public:
+  std::string_view name() const override { return "stretch-attended"; }
+  std::string_view summary() const override {
+    return "stretch, keys weighted by the attention that they receive (format v3)";
+  }
+  std::string file_name(Composition) const override { return "stretch_attended"; }
+  bool needs_samples() const override { return true; }
+
+ private:
+  Matrix keys(const FitUnit& unit, std::size_t head, bool centred) const override {
+    return attended_moment(unit, head, Side::key, centred);
+  }
+};
+
 }  // namespace
 
+const Objective& stretch_attended_objective() {
+  static const StretchAttended objective;
+  return objective;
+}
 const Objective& flat_objective() {
   static const Flat objective;
   return objective;

@@ -15,6 +15,8 @@ class MetricObjective : public Objective {
                                 const FitContext& context) const override;
 
  private:
+  /// S of one KV head.
+  virtual Matrix keys(const FitUnit& unit, std::size_t head, bool centred) const;
   /// X of every unit.
   virtual std::vector<Matrix> metrics(const std::vector<Matrix>& queries,
                                       const std::vector<Matrix>& keys,

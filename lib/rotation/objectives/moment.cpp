@@ -32,7 +32,7 @@ std::vector<FittedMatrix> MomentObjective::fit(std::span<const FitUnit> units,
   std::vector<Matrix> moments;
   for (const FitUnit& unit : units) {
     moments.push_back(mean_over_heads(
-        unit, [&](std::size_t head) { return moment(*unit.statistics, head, context.centred); }));
+        unit, [&](std::size_t head) { return moment(unit, head, context.centred); }));
   }
   std::vector<FittedMatrix> result;
   for (const auto& [values, vectors] : eigh(moments, context.device)) {

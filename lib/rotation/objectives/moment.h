@@ -17,8 +17,8 @@ class MomentObjective : public Objective {
  private:
   /// The moment's name in rotation files: "qqt".
   virtual std::string_view file_prefix() const = 0;
-  /// The normalised second moment of one KV head; `centred` as in FitContext.
-  virtual Matrix moment(const LayerStatistics& layer, std::size_t head, bool centred) const = 0;
+  /// The normalised second moment of one KV head of the unit's layer; `centred` as in FitContext.
+  virtual Matrix moment(const FitUnit& unit, std::size_t head, bool centred) const = 0;
 };
 
 /// The mean over the unit's heads of moment(head), made symmetric.

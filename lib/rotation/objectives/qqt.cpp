@@ -15,7 +15,8 @@ class Qqt : public MomentObjective {
 
  private:
   std::string_view file_prefix() const override { return "qqt"; }
-  Matrix moment(const LayerStatistics& layer, std::size_t head, bool) const override {
+  Matrix moment(const FitUnit& unit, std::size_t head, bool) const override {
+    const LayerStatistics& layer = *unit.statistics;
     return layer.query_outer[head] / static_cast<double>(layer.query_rows());
   }
 };

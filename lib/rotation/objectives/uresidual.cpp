@@ -29,6 +29,7 @@ class Uresidual : public Objective {
            "ablation)";
   }
   std::string file_name(Composition) const override { return "uresidual"; }
+  bool needs_samples() const override { return true; }
 
   std::vector<FittedMatrix> fit(std::span<const FitUnit> units,
                                 const FitContext& context) const override {
