@@ -7,6 +7,7 @@
 #include "oscar/calibrate/summary.h"
 #include "oscar/core/atomic_file.h"
 #include "oscar/core/json.h"
+#include "oscar/rotation/target.h"
 #include "oscar/statistics/statistics.h"
 #include "prompt_options.h"
 
@@ -15,7 +16,8 @@ namespace {
 
 /// How to turn moments into rotations.
 struct FitArguments {
-  std::string objective = "oscar";
+  std::optional<std::string> objective;
+  std::optional<std::string> target;
   std::optional<std::string> composition;
   std::optional<std::string> granularity;
   bool centred = false;
@@ -27,7 +29,14 @@ struct FitArguments {
       objectives += fmt::format("\n{} ({}+{}): {}", preset.name, preset.options.key,
                                 preset.options.value, preset.summary);
     }
-    app.add_option("--objective", objective, objectives)->group("Rotation")->capture_default_str();
+    app.add_option("--objective", objective, objectives)->group("Rotation");
+    std::string engines =
+        "The engine that will load the files; without --objective, the best that "
+        "it loads is fitted:";
+    for (const Target& engine : targets()) {
+      engines += fmt::format("\n{} ({}): {}", engine.name, engine.preset, engine.summary);
+    }
+    app.add_option("--target", target, engines)->group("Rotation");
     std::string compositions = "Factors of the rotation, in order:";
     for (const Composition c : all_compositions()) compositions += fmt::format(" {}", name_of(c));
     compositions += " (default: the objective's)";
@@ -45,11 +54,13 @@ struct FitArguments {
   }
   FitOptions parse() const {
     FitOptions options;
-    apply_objective(options, objective);
+    const Target& engine = find_target(target.value_or("any"));
+    apply_objective(options, objective.value_or(target ? engine.preset : "oscar"));
     if (composition) options.composition = parse_composition(*composition);
     if (granularity) options.granularity = parse_granularity(*granularity);
     if (centred) options.centred = true;
     options.training.steps = training_steps;
+    check_target(options, engine);
     return options;
   }
 };

@@ -1,5 +1,6 @@
-// dump_tool MODEL TEXT OUTPUT TOKENS LENGTH: a hook that writes every layer's q, k and v as raw float32
-// [T, heads, D], OUTPUT/layer_<id>/{q,k,v}/<sequence + 1>.f32, for programs that calibrate from dumps.
+// dump_tool MODEL TEXT OUTPUT TOKENS LENGTH: a hook that writes every layer's q, k and v as raw
+// float32 [T, heads, D], OUTPUT/layer_<id>/{q,k,v}/<sequence + 1>.f32, for programs that calibrate
+// from dumps.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -26,7 +27,8 @@ class Dump : public oscar::AttentionHook {
     fs::create_directories(folder);
     const at::Tensor host = x.to(at::kCPU, at::kFloat).contiguous();
     std::ofstream out(folder / fmt::format("{}.f32", event.sequence + 1), std::ios::binary);
-    out.write(static_cast<const char*>(host.const_data_ptr()), static_cast<std::streamsize>(host.nbytes()));
+    out.write(static_cast<const char*>(host.const_data_ptr()),
+              static_cast<std::streamsize>(host.nbytes()));
   }
   fs::path folder_;
 };
@@ -38,7 +40,9 @@ int main(int argc, char** argv) {
     const auto tokenizer = oscar::Tokenizer::load(argv[1]);
     const oscar::TokenBatch tokens =
         oscar::load_prompts(tokenizer, oscar::ChatTemplate::load("none", argv[1]),
-                            {.files = {argv[2]}, .tokens = std::stoll(argv[4]), .sequence_length = std::stoll(argv[5])});
+                            {.files = {argv[2]},
+                             .tokens = std::stoll(argv[4]),
+                             .sequence_length = std::stoll(argv[5])});
     oscar::DecoderStream stream(*checkpoint, tokens, {});
     Dump dump(argv[3]);
     const auto registration = stream.add_hook(dump);

@@ -105,5 +105,35 @@ TEST(Recorder, TakesWhatItIsAskedFor) {
   }
 }
 
+/// Against loops over the causal softmax and the served windows: 64 tokens of sink, 256 recent.
+TEST(Recorder, SumsTheAttentionThatSamplesReceive) {
+  constexpr std::int64_t kTokens = 400, kSamples = 8;
+  AttentionEvent event = random_event(kTokens, 0, 0);
+  event.scale = 0.35;
+  Recorder recorder(Recorder::Options{.layers = {}, .samples = kSamples, .total_tokens = kTokens});
+  recorder.on_attention(event);
+  const LayerStatistics s = recorder.finish_layer(0);
+  ASSERT_EQ(s.samples(), kSamples);
+  for (std::int64_t n = 0; n < kSamples; ++n) {
+    const std::int64_t key = (n + 1) * kTokens / kSamples - 1;  // 49, 99, ...
+    for (std::int64_t head = 0; head < kKvHeads; ++head) {
+      double sum = 0, squares = 0;
+      for (std::int64_t query = key + 256; query < kTokens && key >= 64; ++query) {
+        for (std::int64_t g = 0; g < 2; ++g) {
+          const at::Tensor logits =
+              at::mv(event.k.slice(0, 0, query + 1).select(1, head), event.q[query][2 * head + g]) *
+              event.scale;
+          const double p = at::softmax(logits, 0)[key].item().toDouble();
+          sum += p;
+          squares += p * p;
+        }
+      }
+      const MatrixF& found = s.sample_attention[static_cast<std::size_t>(head)];
+      EXPECT_NEAR(found(n, 0), sum, 1e-5 * sum + 1e-9) << "token " << key;
+      EXPECT_NEAR(found(n, 1), squares, 1e-5 * squares + 1e-9) << "token " << key;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace oscar

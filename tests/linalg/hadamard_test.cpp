@@ -20,6 +20,15 @@ void PrintTo(const Size& s, std::ostream* out) {
   *out << s.size;
 }
 
+TEST(OffsetHadamard, IsOrthonormalAndEndsWithAConstantRow) {
+  for (const int size : {1, 2, 4, 12, 64, 80, 96, 192}) {
+    const Matrix o = offset_hadamard(size);
+    EXPECT_LT((o * o.transpose() - Matrix::Identity(size, size)).cwiseAbs().maxCoeff(), 1e-14);
+    EXPECT_LT((o.row(size - 1).array() - 1 / std::sqrt(size)).abs().maxCoeff(), 1e-14) << size;
+  }
+  EXPECT_EQ(offset_hadamard(64), hadamard(64).colwise().reverse());
+}
+
 class HadamardTest : public testing::TestWithParam<Size> {};
 
 TEST_P(HadamardTest, IsSymmetricOrthonormalAndOfConstantMagnitudeInItsBlocks) {

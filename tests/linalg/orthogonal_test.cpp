@@ -14,6 +14,18 @@
 namespace oscar {
 namespace {
 
+TEST(DualityError, IsZeroWhereTheReadSideIsTheInverseTransposed) {
+  const MatrixF write{{2, 1}, {0, 4}}, read{{0.5f, 0}, {-0.125f, 0.25f}};
+  EXPECT_EQ(duality_error(write, read), 0);
+  EXPECT_EQ(duality_error(write, write), 16 - 1);
+  EXPECT_EQ(duality_amplification(write, read), 1);
+  EXPECT_EQ(duality_amplification(write, write), 16);
+  MatrixF spoiled = read;
+  spoiled(0, 1) = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(duality_error(write, spoiled), std::numeric_limits<double>::infinity());
+  EXPECT_THROW_WITH(duality_error(write, MatrixF::Identity(3, 3)), InputError, "3 x 3");
+}
+
 Matrix random_rotation(int size, unsigned seed) {
   return eigh({test::random_moment(size, seed)}, Device{})[0].vectors;
 }

@@ -31,7 +31,8 @@ struct Case {
 class Parity : public testing::TestWithParam<Case> {};
 
 TEST_P(Parity, WithTransformers) {
-  const fs::path folder = test::folder("OSCAR_CHECKPOINTS", OSCAR_CHECKPOINTS) / GetParam().checkpoint;
+  const fs::path folder =
+      test::folder("OSCAR_CHECKPOINTS", OSCAR_CHECKPOINTS) / GetParam().checkpoint;
   OSCAR_NEEDS(folder);
   if (GetParam().device == "cuda") OSCAR_NEEDS_CUDA();
   constexpr std::int64_t kSequences = 2, kLength = 48, kVocabulary = 64;

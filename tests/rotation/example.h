@@ -74,6 +74,10 @@ inline LayerStatistics statistics_of(const Rows& rows) {
     layer.weighted_value_outer[h] = v.transpose() * weights.asDiagonal() * v;
     layer.key_samples.push_back(k.cast<float>());
     layer.value_samples.push_back(v.cast<float>());
+    MatrixF attention(k.rows(), 2);  // some that differs from row to row
+    attention.col(0) = VectorF::LinSpaced(k.rows(), 0.5f, 2.0f);
+    attention.col(1) = VectorF::LinSpaced(k.rows(), 3.0f, 0.1f);
+    layer.sample_attention.push_back(attention);
   }
   return layer;
 }

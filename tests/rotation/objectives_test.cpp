@@ -85,7 +85,8 @@ TEST(Objectives, HaveNamesOfTheirOwn) {
       EXPECT_EQ(&find_objective(side, objective->name()), objective);
     }
   }
-  EXPECT_THROW_WITH(find_objective(Side::key, "sst"), InputError, "qqt, ktk, uresidual");
+  EXPECT_THROW_WITH(find_objective(Side::key, "sst"), InputError,
+                    "qqt, ktk, ktk-attended, stretch");
 }
 
 }  // namespace

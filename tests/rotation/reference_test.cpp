@@ -88,7 +88,14 @@ TEST_P(ReferenceCompositions, OfTheirEigenvectorsAreTheirs) {
   EXPECT_LT((compose(GetParam(), u, values) - theirs).cwiseAbs().maxCoeff(), kTolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReferenceCompositions, testing::ValuesIn(all_compositions()),
+/// All but our own.
+std::vector<Composition> published_compositions() {
+  std::vector<Composition> result = all_compositions();
+  std::erase(result, Composition::r_o);
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReferenceCompositions, testing::ValuesIn(published_compositions()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 struct Case {

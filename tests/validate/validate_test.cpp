@@ -103,6 +103,34 @@ INSTANTIATE_TEST_SUITE_P(Validate, Quantised,
                          testing::Values(PrecisionCase{Precision::fp32, 1e-5},
                                          PrecisionCase{Precision::bf16, 1e-2}));
 
+/// Centred keys and transforms that are not orthogonal change no attention (format v3).
+TEST(Transforms, LeaveUnquantisedAttentionAsItIs) {
+  RotationPair pair = baseline_pair("hadamard", tiny_config());
+  for (RotationSet* set : {&pair.key, &pair.value}) {
+    for (auto& [id, layer] : set->layers) {
+      const VectorF stretch = VectorF::LinSpaced(64, 0.25f, 2.0f);
+      const MatrixF turn = layer.rotation[0];
+      layer.rotation = {stretch.asDiagonal() * turn};
+      layer.read = {stretch.cwiseInverse().asDiagonal() * turn};
+    }
+  }
+  for (auto& [id, layer] : pair.key.layers) {
+    layer.mean = {VectorF::LinSpaced(64, -3, 3), VectorF::LinSpaced(64, 5, -1)};
+  }
+  const AttentionEvent event = random_event(100, at::kFloat);
+  const at::Tensor expected = exact_output(event);
+  // R is rounded to bf16 as engines do, so only an exact tier that is not rotated is exact.
+  QuantisedAttention exact(pair, {}, Precision::fp32, {}, false);
+  EXPECT_LE((exact.attend(event, 0).output - expected).abs().max().item().toDouble(),
+            1e-5 * expected.abs().max().item().toDouble());
+  const AttentionEvent served = random_event(100, at::kBFloat16);
+  const at::Tensor served_expected = exact_output(served);
+  QuantisedAttention rotated(pair, {}, Precision::bf16, {}, false);
+  EXPECT_LE(
+      (rotated.attend(served, 0).output.to(at::kFloat) - served_expected).norm().item().toDouble(),
+      3e-2 * served_expected.norm().item().toDouble());
+}
+
 CandidateReport candidate(const char* name, double kld, double perplexity, bool baseline = false) {
   CandidateReport c;
   c.name = name;

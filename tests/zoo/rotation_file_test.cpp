@@ -97,6 +97,49 @@ INSTANTIATE_TEST_SUITE_P(
                     BadFile{"bad_missing", "no tensor \"rotation\""},
                     BadFile{"bad_key", "not a layer number"}, BadFile{"bad_code", "posix.system"}));
 
+/// A random set of format v3: centred keys, a read side of its own.
+RotationSet general_set(Granularity granularity) {
+  RotationSet set = random_set(granularity, 8, 4);
+  const RotationSet other = random_set(granularity, 8, 5);
+  for (auto& [id, layer] : set.layers) {
+    layer.read = other.layers.at(id).rotation;
+    layer.mean = {VectorF::LinSpaced(8, 0, 1), VectorF::LinSpaced(8, 1, 2),
+                  VectorF::LinSpaced(8, 2, 3)};
+  }
+  set.objective = "stretch";
+  return set;
+}
+
+TEST(GeneralRotations, KeepTheirReadSidesAndMeans) {
+  const test::TemporaryFolder folder;
+  for (const Granularity granularity : {Granularity::layer, Granularity::head}) {
+    const RotationSet set = general_set(granularity);
+    EXPECT_TRUE(set.is_centred());
+    EXPECT_FALSE(set.is_orthogonal());
+    save_rotations(folder / "k.pt", set);
+    const RotationSet again = load_rotations(folder / "k.pt", Side::key);
+    expect_equal(set, again);
+    for (const auto& [id, layer] : set.layers) {
+      EXPECT_EQ(layer.read, again.layers.at(id).read);
+      EXPECT_EQ(layer.mean, again.layers.at(id).mean);
+    }
+  }
+}
+
+TEST(GeneralRotations, HoldTheirPartsOnAllLayersOrOnNone) {
+  const test::TemporaryFolder folder;
+  RotationSet set = general_set(Granularity::head);
+  set.layers.at(2).read.clear();
+  save_rotations(folder / "k.pt", set);
+  EXPECT_THROW_WITH(load_rotations(folder / "k.pt", Side::key), InputError,
+                    "\"q_rotation\" is on layer 0 but not on layer 2");
+  set = general_set(Granularity::head);
+  set.layers.at(11).mean.pop_back();
+  save_rotations(folder / "k.pt", set);
+  EXPECT_THROW_WITH(load_rotations(folder / "k.pt", Side::key), InputError,
+                    "\"k_mean\" holds 2 rows on layer 11");
+}
+
 class RoundTrip : public testing::TestWithParam<std::tuple<Granularity, int>> {};
 
 TEST_P(RoundTrip, KeepsEveryBit) {

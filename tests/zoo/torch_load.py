@@ -23,10 +23,21 @@ def same(a, b):
     return a == b
 
 
+def general_file(path):
+    """A key file of format v3, with everything that it may hold."""
+    torch.manual_seed(1)
+    layers = {i: {"layer_id": i, "rotation": torch.randn(2, 8, 8), "eigenvalues": torch.rand(2, 8),
+                  "q_rotation": torch.randn(2, 8, 8), "k_mean": torch.randn(2, 8)} for i in range(3)}
+    torch.save({"format_version": 3, "source_grouping": "head",
+                "transform": {"key": "stretch", "centered": True, "orthogonal": False}, "layers": layers}, path)
+    return path
+
+
 def main(tool, shared, fixtures):
     files = sorted(Path(shared, "data/rotations").glob("*/*.pt")) + [Path(fixtures, "zoo/v1.pt")]
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
+        files.append(general_file(Path(folder) / "general.pt"))
         for file in files:
             out = Path(folder) / "again.pt"
             subprocess.run([tool, file, out], check=True)

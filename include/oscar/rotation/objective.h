@@ -51,6 +51,8 @@ class Objective {
   /// The `objective` of the rotation file, as the published files spell it: "qqt_r_h_pbr",
   /// "hadamard".
   virtual std::string file_name(Composition composition) const = 0;
+  /// Whether every matrix is its own read side: what formats v1 and v2 hold.
+  virtual bool is_orthogonal() const { return true; }
   /// Whether it needs the sampled rows of the statistics beside the sums.
   virtual bool needs_samples() const { return false; }
   /// Fits all units at once, so that a GPU sees large batches. The result has an entry for each

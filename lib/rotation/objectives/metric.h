@@ -11,6 +11,7 @@ namespace oscar {
 class MetricObjective : public Objective {
  public:
   std::string file_name(Composition) const override { return std::string(name()); }
+  bool is_orthogonal() const override { return false; }
   std::vector<FittedMatrix> fit(std::span<const FitUnit> units,
                                 const FitContext& context) const override;
 
