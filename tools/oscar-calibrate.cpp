@@ -118,8 +118,9 @@ int run_main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--dry-run", dry_run, "Print tokens, layers, memory and time; write nothing")
       ->group("Running");
-  app.add_option("--samples", options.samples,
-                 "Key and value rows to keep in statistics.h5 (uresidual keeps 1024 by itself)")
+  app.add_option(
+         "--samples", options.samples,
+         "Key and value rows to keep in statistics.h5 (1024 where the objective needs them)")
       ->group("Rotation")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
