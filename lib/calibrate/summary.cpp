@@ -64,7 +64,10 @@ OrderedJson describe_rotations(const RotationSet& set, const fs::path& path) {
   }
   OrderedJson json = {{"kind", "rotations"},
                       {"path", path.string()},
+                      {"format", format_of(set)},
                       {"objective", set.objective},
+                      {"centred", set.is_centred()},
+                      {"orthogonal", set.is_orthogonal()},
                       {"granularity", set.granularity == Granularity::head ? "head" : "layer"}};
   if (set.calibration) {
     json["generation_id"] = set.calibration->generation_id;

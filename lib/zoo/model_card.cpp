@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "oscar/core/version.h"
+#include "oscar/zoo/rotation_file.h"
 
 namespace oscar {
 
@@ -56,15 +57,21 @@ tags:
   }
   card += fmt::format(
       "## Files\n\n"
-      "`{}` and `{}` are read by `torch.load(path, map_location=\"cpu\", weights_only=True)` and "
-      "hold "
-      "`{{\"format_version\": {}, \"objective\", \"source_grouping\", \"layers\": {{id: "
-      "{{\"layer_id\", \"rotation\", "
-      "\"eigenvalues\"}}}}}}`: {} layers, a float32 matrix of {}x{} {}. `manifest.json` has their "
-      "hashes and "
-      "where they come from.\n\n",
-      key, value, per_head ? 2 : 1, folder.pair.key.layers.size(), first[0].rows(), first[0].cols(),
+      "`{}` and `{}` are read by `torch.load(path, map_location=\"cpu\", weights_only=True)`: "
+      "formats "
+      "{} and {}, {} layers, a float32 matrix of {}x{} {}. `manifest.json` has their hashes and "
+      "where "
+      "they come from.\n\n",
+      key, value, format_of(folder.pair.key), format_of(folder.pair.value),
+      folder.pair.key.layers.size(), first[0].rows(), first[0].cols(),
       per_head ? "for each KV head" : "a layer");
+  if (folder.pair.key.is_general() || folder.pair.value.is_general()) {
+    card +=
+        "An engine must know format 3: keys are stored as (k - k_mean) · rotation and queries read "
+        "with q · q_rotation; outputs come back by o · o_rotation'. A part that is absent is zero "
+        "(the "
+        "mean) or the rotation itself (the read sides).\n\n";
+  }
   card += fmt::format(
       "## How to use it\n\n"
       "Point the serving engine's OSCAR option for key and value rotations at the two files, with "

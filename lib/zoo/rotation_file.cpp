@@ -286,7 +286,7 @@ void save_rotations(const std::filesystem::path& path, const RotationSet& rotati
   if (rotations.is_general()) {
     write_general_header(out, rotations);
   } else {
-    out.integer(per_head ? 2 : 1);
+    out.integer(format_of(rotations));
     out.string("objective");
     out.string(rotations.objective);
     out.string("source_grouping");
@@ -319,6 +319,11 @@ void save_rotations(const std::filesystem::path& path, const RotationSet& rotati
   out.end_dict();
   out.end_dict();
   write_file(path, file.finish(path.stem().string()));
+}
+
+int format_of(const RotationSet& rotations) {
+  if (rotations.is_general()) return 3;
+  return rotations.granularity == Granularity::head ? 2 : 1;
 }
 
 std::string rotation_file_name(const RotationSet& rotations) {

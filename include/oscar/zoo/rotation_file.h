@@ -19,6 +19,9 @@ RotationSet load_rotations(const std::filesystem::path& path, Side side);
 /// torch.load(weights_only=True) accepts it, and the same set gives the same bytes.
 void save_rotations(const std::filesystem::path& path, const RotationSet& rotations);
 
+/// The format that save_rotations() writes for these: 1, 2 or 3.
+int format_of(const RotationSet& rotations);
+
 /// The published name: "k_rotation_qqt_r_h_pbr.pt", "v_rotation_sst_r_h_pbr.pt", per head
 /// "k_rotation_perhead.pt".
 std::string rotation_file_name(const RotationSet& rotations);
