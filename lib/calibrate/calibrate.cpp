@@ -10,6 +10,7 @@
 #include "oscar/core/log.h"
 #include "oscar/core/system.h"
 #include "oscar/core/version.h"
+#include "oscar/rotation/key_offset.h"
 #include "oscar/zoo/pair_folder.h"
 #include "oscar/zoo/rotation_file.h"
 
@@ -178,6 +179,7 @@ CalibrateResult fit_and_write(const Statistics& statistics, const fs::path& outp
   CalibrateResult result;
   const RotationPair pair = fit(statistics, fit_options, device);
   result.health = check_health(pair);
+  result.key_offset_warning = key_offset_warning(statistics, fit_options);
   PairInfo info;
   info.model = statistics.model;
   info.model_fingerprint = statistics.model_fingerprint;

@@ -96,6 +96,7 @@ std::string to_text(const CalibrateResult& result) {
                   result.layers, result.tokens, result.sequences, format_seconds(result.seconds),
                   format_bytes(peak_memory_bytes()));
   if (result.health.verdict != Health::good) text += "warning: " + result.health.message + "\n";
+  if (!result.key_offset_warning.empty()) text += "warning: " + result.key_offset_warning + "\n";
   text += fmt::format("Written to {}:\n", result.output.string());
   for (const fs::path& file :
        {result.key_file, result.value_file, result.statistics_file, result.manifest_file}) {
@@ -116,6 +117,7 @@ OrderedJson to_json(const CalibrateResult& result) {
           {"layers", result.layers},
           {"tokens", result.tokens},
           {"sequences", result.sequences},
+          {"key_offset_warning", result.key_offset_warning},
           {"seconds", result.seconds},
           {"peak_memory_bytes", peak_memory_bytes()},
           {"health", name_of(result.health.verdict)},

@@ -48,6 +48,7 @@ struct CalibrateResult {
   int layers = 0;
   double seconds = 0;  ///< the whole run
   HealthReport health;
+  std::string key_offset_warning;  ///< empty: no danger
 };
 
 /// Checks the input and says what a run would need; writes nothing.
