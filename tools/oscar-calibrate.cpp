@@ -22,9 +22,16 @@ struct FitArguments {
   std::optional<std::string> granularity;
   bool centred = false;
   int training_steps = 0;
+  std::int64_t held_out_tokens = 4096;
+  std::vector<int> groups;
+
+  static constexpr const char* kAutomatic = "auto";
+  bool automatic() const { return objective == kAutomatic; }
 
   void add_to(CLI::App& app) {
-    std::string objectives = "What the rotations diagonalise, a preset or KEY+VALUE:";
+    std::string objectives =
+        "What the rotations diagonalise, a preset or KEY+VALUE:\n"
+        "auto: whichever loses least on text held out from the fit, clip ratios included";
     for (const Preset& preset : presets()) {
       objectives += fmt::format("\n{} ({}+{}): {}", preset.name, preset.options.key,
                                 preset.options.value, preset.summary);
@@ -52,7 +59,36 @@ struct FitArguments {
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
   }
+  /// Of the run with a model alone: choosing needs one.
+  void add_automatic_to(CLI::App& app) {
+    app.add_option("--held-out-tokens", held_out_tokens,
+                   "With --objective auto: tokens behind the calibration text to choose on")
+        ->group("Rotation")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--groups", groups,
+                   "With --objective auto: also try these group sizes, which cost bits")
+        ->group("Rotation")
+        ->delimiter(',');
+  }
+  std::optional<Selection> selection() const {
+    if (!automatic()) {
+      if (!groups.empty()) fail_input("--groups needs --objective auto");
+      return std::nullopt;
+    }
+    if (composition || granularity || centred) {
+      fail_input(
+          "--composition, --granularity and --center-keys are what --objective auto chooses; leave "
+          "them out, or name an objective");
+    }
+    return Selection{find_target(target.value_or("any")), held_out_tokens, training_steps, groups};
+  }
   FitOptions parse() const {
+    if (automatic()) {
+      fail_input(
+          "--objective auto runs the model to choose, so it needs MODEL; without one, name an "
+          "objective or a --target");
+    }
     FitOptions options;
     const Target& engine = find_target(target.value_or("any"));
     apply_objective(options, objective.value_or(target ? engine.preset : "oscar"));
@@ -127,6 +163,7 @@ int run_main(int argc, char** argv) {
   app.add_option("--layers", layers, "Record only these layers")->group("Rotation")->delimiter(',');
   text.add_to(app, "the built-in calibration set");
   fit_arguments.add_to(app);
+  fit_arguments.add_automatic_to(app);
   common.add_to(app);
 
   std::filesystem::path statistics;
@@ -191,7 +228,8 @@ int run_main(int argc, char** argv) {
     options.prompts = text.prompts;
     options.chat_template = text.chat_template;
     options.precision = text.precision;
-    options.fit = fit_arguments.parse();
+    options.selection = fit_arguments.selection();
+    if (!options.selection) options.fit = fit_arguments.parse();
     options.layers = {layers.begin(), layers.end()};
     return calibrate_model(options, common, dry_run);
   });

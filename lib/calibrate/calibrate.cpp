@@ -1,6 +1,7 @@
 #include "oscar/calibrate/calibrate.h"
 
 #include <chrono>
+#include <tuple>
 
 #include "calibrate/plan.h"
 #include "calibrate/unfinished_run.h"
@@ -31,19 +32,44 @@ struct Input {
   std::unique_ptr<Checkpoint> checkpoint;
   std::string tokenizer_fingerprint;
   TokenBatch tokens;
+  TokenBatch held_out;  ///< what a selection is scored on
   Precision precision = Precision::fp32;
   std::set<int> layers;  ///< to record
 };
+
+/// The calibration text and, for a selection, what follows it.
+void load_text(Input& input, const Tokenizer& tokenizer, const CalibrateOptions& options) {
+  const ChatTemplate chat_template = ChatTemplate::load(options.chat_template, options.model);
+  if (!options.selection) {
+    input.tokens = load_prompts(tokenizer, chat_template, options.prompts);
+    return;
+  }
+  const std::int64_t held_out = options.selection->held_out_tokens;
+  PromptOptions all = options.prompts;
+  if (all.tokens > 0) all.tokens += held_out;
+  all.fill = false;
+  const TokenBatch batch = load_prompts(tokenizer, chat_template, all);
+  const std::int64_t found = batch.tokens();
+  if (found < all.tokens || found <= held_out) {
+    fail_input(
+        "the prompts hold {} tokens, but --tokens {} and --held-out-tokens {} were asked for; give "
+        "more text, or fewer of either (documents of .jsonl files are cut at --sequence-length {})",
+        found, options.prompts.tokens, held_out, options.prompts.sequence_length);
+  }
+  std::tie(input.tokens, input.held_out) = split(batch, found - held_out);
+}
 
 Input open_input(const CalibrateOptions& options) {
   Input input;
   input.checkpoint = Checkpoint::open(options.model);
   const Tokenizer tokenizer = Tokenizer::load(options.model);
   input.tokenizer_fingerprint = tokenizer.fingerprint();
-  input.tokens = load_prompts(tokenizer, ChatTemplate::load(options.chat_template, options.model),
-                              options.prompts);
+  load_text(input, tokenizer, options);
   input.precision = parse_precision(options.precision, options.device);
   const int count = input.checkpoint->config().layers;
+  if (options.selection && !options.layers.empty()) {
+    fail_input("--layers cannot go with --objective auto, which scores rotations for every layer");
+  }
   for (const int layer : options.layers) {
     if (layer < 0 || layer >= count) {
       fail_input("--layers {}: the model has layers 0 to {}", layer, count - 1);
@@ -61,7 +87,7 @@ std::int64_t samples_to_keep(const CalibrateOptions& options) {
   constexpr std::int64_t kWhereNeeded = 1024;
   const bool needed = find_objective(Side::key, options.fit.key).needs_samples() ||
                       find_objective(Side::value, options.fit.value).needs_samples() ||
-                      options.fit.training.steps > 0;
+                      options.fit.training.steps > 0 || options.selection.has_value();
   return options.samples > 0 || !needed ? options.samples : kWhereNeeded;
 }
 
@@ -172,14 +198,38 @@ Statistics collect(const Input& input, const CalibrateOptions& options, const Un
   return statistics;
 }
 
-/// Fits a pair and writes it with its manifest; `listed` are the folder's other files.
-CalibrateResult fit_and_write(const Statistics& statistics, const fs::path& output,
-                              const FitOptions& fit_options, const Device& device,
-                              const std::vector<std::string>& listed) {
+/// A pair, how it was fitted and how it is served.
+struct Fitted {
+  RotationPair pair;
+  FitOptions fit;
+  ServedSettings settings;
+  std::optional<Choice> choice;
+};
+
+Fitted fit_as_asked(const Statistics& statistics, const FitOptions& fit_options,
+                    const Device& device) {
+  Fitted fitted{fit(statistics, fit_options, device), fit_options, {}, {}};
+  fitted.settings.k_clip = fit_options.k_clip;
+  fitted.settings.v_clip = fit_options.v_clip;
+  return fitted;
+}
+
+Fitted fit_best(const Statistics& statistics, const Input& input, const CalibrateOptions& options) {
+  Choice choice = choose(
+      *input.checkpoint, statistics, input.held_out, *options.selection,
+      {.device = options.device, .precision = input.precision, .progress = options.progress});
+  const Trial& best = choice.best();
+  Fitted fitted{best.candidate.pair, best.fit, best.candidate.settings, {}};
+  fitted.choice = std::move(choice);
+  return fitted;
+}
+
+/// Writes a pair with its manifest; `listed` are the folder's other files.
+CalibrateResult write_result(const Statistics& statistics, const fs::path& output, Fitted fitted,
+                             const std::vector<std::string>& listed) {
   CalibrateResult result;
-  const RotationPair pair = fit(statistics, fit_options, device);
-  result.health = check_health(pair);
-  result.key_offset_warning = key_offset_warning(statistics, fit_options);
+  result.health = check_health(fitted.pair);
+  result.key_offset_warning = key_offset_warning(statistics, fitted.fit);
   PairInfo info;
   info.model = statistics.model;
   info.model_fingerprint = statistics.model_fingerprint;
@@ -189,18 +239,19 @@ CalibrateResult fit_and_write(const Statistics& statistics, const fs::path& outp
   info.sequences = statistics.sequences;
   info.sequence_length = statistics.sequence_length;
   info.precision = statistics.precision;
-  info.objective = fit_options.key + "+" + fit_options.value;
-  info.composition = name_of(fit_options.composition);
-  info.settings.k_clip = fit_options.k_clip;
-  info.settings.v_clip = fit_options.v_clip;
-  write_pair(output, pair, info, listed);
+  info.objective = fitted.fit.key + "+" + fitted.fit.value;
+  info.composition = name_of(fitted.fit.composition);
+  info.settings = fitted.settings;
+  if (fitted.choice) info.selection = to_json(*fitted.choice);
+  write_pair(output, fitted.pair, info, listed);
   result.output = output;
-  result.key_file = output / rotation_file_name(pair.key);
-  result.value_file = output / rotation_file_name(pair.value);
+  result.key_file = output / rotation_file_name(fitted.pair.key);
+  result.value_file = output / rotation_file_name(fitted.pair.value);
   result.manifest_file = output / "manifest.json";
   result.tokens = statistics.tokens;
   result.sequences = statistics.sequences;
   result.layers = static_cast<int>(statistics.layers.size());
+  result.choice = std::move(fitted.choice);
   return result;
 }
 
@@ -226,8 +277,10 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     const Statistics statistics = collect(input, options, run);
     const fs::path statistics_file = options.output / "statistics.h5";
     save_statistics(statistics_file, statistics);
+    Fitted fitted = options.selection ? fit_best(statistics, input, options)
+                                      : fit_as_asked(statistics, options.fit, options.device);
     CalibrateResult result =
-        fit_and_write(statistics, options.output, options.fit, options.device, {"statistics.h5"});
+        write_result(statistics, options.output, std::move(fitted), {"statistics.h5"});
     run.remove();
     result.statistics_file = statistics_file;
     result.seconds = seconds_since(start);
@@ -251,7 +304,8 @@ CalibrateResult fit_statistics(const fs::path& statistics_file, const fs::path& 
   std::error_code error;
   fs::create_directories(output, error);
   if (error) fail_input("{}: cannot be created ({})", output.string(), error.message());
-  CalibrateResult result = fit_and_write(statistics, output, options, device, {});
+  CalibrateResult result =
+      write_result(statistics, output, fit_as_asked(statistics, options, device), {});
   result.statistics_file = statistics_file;
   result.seconds = seconds_since(start);
   return result;

@@ -120,6 +120,8 @@ void hash_side(Sha256& hash, const RotationSet& set) {
   }
 }
 
+}  // namespace
+
 Calibration calibration_of(const Statistics& statistics, const RotationPair& pair) {
   const LayerStatistics& first = statistics.layers.begin()->second;
   Calibration calibration;
@@ -137,8 +139,6 @@ Calibration calibration_of(const Statistics& statistics, const RotationPair& pai
   calibration.generation_id = hash.hex().substr(0, kGenerationIdDigits);
   return calibration;
 }
-
-}  // namespace
 
 RotationPair fit(const Statistics& statistics, const FitOptions& options, const Device& device) {
   if (statistics.layers.empty())

@@ -26,10 +26,22 @@ const Target& find_target(std::string_view name) {
   fail_input("\"{}\" is not a target; there are {}", name, fmt::join(names, ", "));
 }
 
+namespace {
+
+bool is_general(const FitOptions& options) {
+  return options.centred || !find_objective(Side::key, options.key).is_orthogonal() ||
+         !find_objective(Side::value, options.value).is_orthogonal();
+}
+
+}  // namespace
+
+bool can_load(const Target& target, const FitOptions& options) {
+  return (target.general || !is_general(options)) &&
+         (target.per_head || options.granularity == Granularity::layer);
+}
+
 void check_target(const FitOptions& options, const Target& target) {
-  const bool general = options.centred || !find_objective(Side::key, options.key).is_orthogonal() ||
-                       !find_objective(Side::value, options.value).is_orthogonal();
-  if (general && !target.general) {
+  if (is_general(options) && !target.general) {
     fail_input(
         "{} loads orthogonal matrices alone, but {} keys with the objective {} need format v3; use "
         "--objective {}, or another --target",

@@ -179,6 +179,24 @@ std::string TokenBatch::sha256() const {
   return hash.hex();
 }
 
+std::pair<TokenBatch, TokenBatch> split(const TokenBatch& batch, std::int64_t tokens) {
+  if (tokens < 1 || tokens >= batch.tokens()) {
+    fail_input("{} tokens cannot be cut from {}", tokens, batch.tokens());
+  }
+  TokenBatch first, second;
+  first.sequence_length = second.sequence_length = batch.sequence_length;
+  std::int64_t left = tokens;
+  for (const auto& sequence : batch.sequences) {
+    const std::int64_t taken = std::min(left, static_cast<std::int64_t>(sequence.size()));
+    if (taken > 0) first.sequences.emplace_back(sequence.begin(), sequence.begin() + taken);
+    if (sequence.begin() + taken != sequence.end()) {
+      second.sequences.emplace_back(sequence.begin() + taken, sequence.end());
+    }
+    left -= taken;
+  }
+  return {std::move(first), std::move(second)};
+}
+
 TokenBatch load_prompts(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                         const PromptOptions& options) {
   if (options.sequence_length < 2)

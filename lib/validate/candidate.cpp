@@ -84,6 +84,11 @@ std::string unique_name(const fs::path& folder, const std::vector<Candidate>& ta
 
 }  // namespace
 
+void check_fits(const RotationPair& pair, const ModelConfig& config, const std::string& source) {
+  check_side(pair.key, "key", config.head_dim, config, source);
+  check_side(pair.value, "value", config.value_dim, config, source);
+}
+
 RotationPair baseline_pair(const std::string& name, const ModelConfig& config) {
   if (name != "identity" && name != "hadamard") {
     fail_input("baseline \"{}\" is not known; use identity, hadamard or none", name);
@@ -107,8 +112,7 @@ std::vector<Candidate> load_candidates(const ValidateOptions& options, const Mod
   std::vector<Candidate> candidates;
   for (const fs::path& path : options.rotations) {
     PairFolder folder = load_pair(path);
-    check_side(folder.pair.key, "key", config.head_dim, config, path.string());
-    check_side(folder.pair.value, "value", config.value_dim, config, path.string());
+    check_fits(folder.pair, config, path.string());
     const std::string made_for = fingerprint_of(folder);
     if (!made_for.empty() && made_for != model_fingerprint && !options.force) {
       fail_input(

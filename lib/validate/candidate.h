@@ -4,18 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "oscar/checkpoint/config.h"
+#include "oscar/validate/score.h"
 #include "oscar/validate/validate.h"
 
 namespace oscar {
-
-/// A pair to be scored, with the settings it is served with.
-struct Candidate {
-  std::string name;
-  bool baseline = false;
-  RotationPair pair;
-  ServedSettings settings;
-};
 
 /// The candidates and baselines that the options ask for, checked against the model: layers, heads,
 /// dimensions, orthogonality, fingerprint. Warns when a pair was calibrated on the data it is

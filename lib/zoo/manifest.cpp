@@ -68,7 +68,8 @@ OrderedJson manifest_json(const fs::path& folder, const RotationPair& pair, cons
             {"layers", pair.key.layers.size()}}},
           {"settings", settings_json(info.settings)},
           {"files", listed},
-          {"validation", info.validation ? *info.validation : OrderedJson(nullptr)}};
+          {"selection", info.selection.value_or(nullptr)},
+          {"validation", info.validation.value_or(nullptr)}};
 }
 
 PairInfo read_manifest(const Json& manifest, const std::string& source) {
@@ -96,9 +97,12 @@ PairInfo read_manifest(const Json& manifest, const std::string& source) {
   info.objective = require<std::string>(rotation, "objective", source);
   info.composition = require<std::string>(rotation, "composition", source);
   info.settings = read_settings(require<Json>(manifest, "settings", source), source);
-  if (const auto validation = find<Json>(manifest, "validation", source)) {
-    info.validation = OrderedJson::parse(validation->dump());
-  }
+  const auto copy = [&](const char* name) -> std::optional<OrderedJson> {
+    const auto found = find<Json>(manifest, name, source);
+    return found ? std::optional(OrderedJson::parse(found->dump())) : std::nullopt;
+  };
+  info.selection = copy("selection");
+  info.validation = copy("validation");
   return info;
 }
 

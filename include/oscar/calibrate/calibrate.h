@@ -1,9 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 
+#include "oscar/calibrate/choose.h"
 #include "oscar/core/device.h"
 #include "oscar/core/progress.h"
 #include "oscar/model/decoder_stream.h"
@@ -22,6 +24,7 @@ struct CalibrateOptions {
   Device device;
   std::set<int> layers;  ///< which layers to record; empty: all
   FitOptions fit;
+  std::optional<Selection> selection;  ///< choose instead of `fit`: --objective auto
   std::int64_t samples = 0;  ///< key and value rows kept in statistics.h5, for `uresidual`
   bool resume = false;
   bool force = false;
@@ -49,6 +52,7 @@ struct CalibrateResult {
   double seconds = 0;  ///< the whole run
   HealthReport health;
   std::string key_offset_warning;  ///< empty: no danger
+  std::optional<Choice> choice;    ///< what --objective auto tried
 };
 
 /// Checks the input and says what a run would need; writes nothing.

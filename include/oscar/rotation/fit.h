@@ -53,4 +53,8 @@ const char* name_of(Granularity granularity);
 /// needs.
 RotationPair fit(const Statistics& statistics, const FitOptions& options, const Device& device);
 
+/// Where a pair made from these statistics comes from; its generation_id is a hash of what was
+/// measured and of both sides' matrices.
+Calibration calibration_of(const Statistics& statistics, const RotationPair& pair);
+
 }  // namespace oscar

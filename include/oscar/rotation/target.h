@@ -20,6 +20,7 @@ struct Target {
 const std::vector<Target>& targets();
 /// Throws InputError listing the names for another word.
 const Target& find_target(std::string_view name);
+bool can_load(const Target& target, const FitOptions& options);
 /// Throws InputError saying what the target cannot load, and what to choose instead, if these
 /// options make it.
 void check_target(const FitOptions& options, const Target& target);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "oscar/text/chat_template.h"
@@ -19,6 +20,10 @@ struct TokenBatch {
   /// "sha256:…"-less 64 hexadecimal digits over lengths and token ids: identifies the data.
   std::string sha256() const;
 };
+
+/// Cuts a batch in two: the first holds exactly `tokens` tokens, as load_prompts() would have read
+/// them, the second the rest. Throws InputError if there are no more than `tokens`.
+std::pair<TokenBatch, TokenBatch> split(const TokenBatch& batch, std::int64_t tokens);
 
 struct PromptOptions {
   std::vector<std::filesystem::path>

@@ -35,6 +35,7 @@ struct PairInfo {
   std::string objective;  ///< as --objective takes it: "qqt+sst"; file names don't tell sst's kinds
   std::string composition;  ///< "r_h_pbr"
   ServedSettings settings;
+  std::optional<OrderedJson> selection;   ///< what --objective auto tried and chose
   std::optional<OrderedJson> validation;  ///< summary of a validation report, when there is one
 };
 
