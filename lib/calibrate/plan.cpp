@@ -48,7 +48,7 @@ CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& batch, Prec
   const std::int64_t chunk = std::min<std::int64_t>(plan.tokens, device.is_cuda() ? 16384 : 2048);
   const std::int64_t statistics =
       8 * static_cast<std::int64_t>(config.kv_heads) *
-      (2 * config.head_dim * config.head_dim + 3 * config.value_dim * config.value_dim +
+      (2 * config.head_dim * config.head_dim + 4 * config.value_dim * config.value_dim +
        2 * config.head_dim + config.value_dim);
   const std::int64_t hidden = plan.tokens * config.hidden_size * bytes;
   const std::int64_t libraries = std::int64_t{600} << 20;

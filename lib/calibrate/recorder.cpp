@@ -82,6 +82,14 @@ at::Tensor received_attention(const AttentionEvent& event, const at::Tensor& ind
   return sums;
 }
 
+/// LayerStatistics::output_metric of W_o [hidden, q_heads·Dv].
+at::Tensor output_metric(const at::Tensor& weight, std::int64_t q_heads, std::int64_t kv_heads) {
+  const at::Tensor heads =
+      weight.to(at::kDouble).view({weight.size(0), q_heads, -1}).transpose(0, 1);
+  const at::Tensor costs = at::bmm(heads.transpose(1, 2), heads);
+  return costs.view({kv_heads, q_heads / kv_heads, costs.size(1), costs.size(2)}).mean(1);
+}
+
 /// Kept rows of all sequences as [kv_heads][n, D].
 std::vector<MatrixF> samples_by_head(const std::vector<at::Tensor>& parts) {
   std::vector<MatrixF> result;
@@ -102,6 +110,7 @@ struct Recorder::Sums {
   int q_heads = 0;
   std::int64_t tokens = 0;
   at::Tensor query_outer, query_sum, key_outer, key_sum, value_outer, value_sum, output_outer;
+  at::Tensor output_metric;
   std::vector<at::Tensor> key_samples, value_samples;  // [n, kv_heads, D]
   std::vector<at::Tensor> sample_attention;            // [n, kv_heads, 2]
   std::vector<at::Tensor> keys,
@@ -145,6 +154,7 @@ void Recorder::on_attention(const AttentionEvent& event) {
     sums_ = std::make_unique<Sums>();
     sums_->layer = event.layer;
     sums_->q_heads = static_cast<int>(event.q.size(1));
+    sums_->output_metric = output_metric(event.output_weight, event.q.size(1), kv_heads);
   }
   Sums& s = *sums_;
   if (s.layer != event.layer) fail("layer {} ended without finish_layer()", s.layer);
@@ -203,6 +213,7 @@ LayerStatistics Recorder::finish_layer(int layer) {
   result.value_sum = vectors(s->value_sum);
   result.output_outer = matrices(s->output_outer);
   result.weighted_value_outer = matrices(s->weighted_value_outer());
+  result.output_metric = matrices(s->output_metric);
   result.key_samples = samples_by_head(s->key_samples);
   result.value_samples = samples_by_head(s->value_samples);
   result.sample_attention = samples_by_head(s->sample_attention);

@@ -129,7 +129,7 @@ struct DecoderStream::Impl {
   }
 
   at::Tensor attend(int stream, const Chunk& chunk, const Projections& p,
-                    const at::Tensor& position) {
+                    const at::Tensor& position, const at::Tensor& output_weight) {
     at::Tensor output =
         at::empty({p.q.size(0), config().q_heads, config().value_dim}, p.q.options());
     for (std::size_t s = chunk.first_sequence; s < chunk.last_sequence; ++s) {
@@ -142,6 +142,7 @@ struct DecoderStream::Impl {
       event.q = p.q.slice(0, begin, end);
       event.k = p.k.slice(0, begin, end);
       event.v = p.v.slice(0, begin, end);
+      event.output_weight = output_weight;
       event.scale = 1.0 / std::sqrt(static_cast<double>(config().head_dim));
       const auto& attention = streams[static_cast<std::size_t>(stream)].attention;
       const at::Tensor result =
@@ -193,7 +194,7 @@ struct DecoderStream::Impl {
                      sin = rope.sin.index_select(0, position).unsqueeze(1);
     const double epsilon = config().norm_epsilon;
     const Projections p = project(rms_norm(hidden, w.input_norm, epsilon), w, config(), cos, sin);
-    hidden.add_(apply_linear(attend(stream, chunk, p, position), w.o, w.o_bias));
+    hidden.add_(apply_linear(attend(stream, chunk, p, position, w.o), w.o, w.o_bias));
     hidden.add_(feed_forward(rms_norm(hidden, w.post_attention_norm, epsilon), w));
     check_hidden(stream, chunk, hidden);
   }

@@ -7,6 +7,7 @@
 #include "oscar/core/hash.h"
 #include "oscar/linalg/orthogonal.h"
 #include "rotation/objectives/attended.h"
+#include "rotation/objectives/moment.h"
 
 namespace oscar {
 
@@ -41,8 +42,7 @@ std::vector<VectorF> means_of(const LayerStatistics& layer) {
   return means;
 }
 
-/// A unit's sampled rows as they are stored before R, and what their errors cost: keys by the
-/// logits they change, values by the output.
+/// A unit's sampled rows as they are stored before R, and what their errors cost.
 TrainingRows training_rows(Side side, const FitUnit& unit, bool centred) {
   const LayerStatistics& layer = *unit.statistics;
   TrainingRows result;
@@ -58,10 +58,7 @@ TrainingRows training_rows(Side side, const FitUnit& unit, bool centred) {
     result.rows.push_back(std::move(rows));
     result.weight.push_back(layer.sample_attention.empty() ? VectorF(VectorF::Ones(layer.samples()))
                                                            : attention_weights(layer, head, side));
-    result.metric.push_back(
-        side == Side::key
-            ? Matrix(layer.query_outer[head] / static_cast<double>(layer.query_rows()))
-            : Matrix(Matrix::Identity(layer.value_dim, layer.value_dim)));
+    result.metric.push_back(error_cost(layer, head, side));
   }
   return result;
 }

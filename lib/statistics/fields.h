@@ -39,6 +39,10 @@ inline constexpr std::array<LayerField<MatrixF>, 2> kSampleFields = {{
     {"value_samples", &LayerStatistics::value_samples, &LayerStatistics::value_dim},
 }};
 
+/// Not a sum over tokens, and absent from files of older programs.
+inline constexpr LayerField<Matrix> kOutputMetric = {
+    "output_metric", &LayerStatistics::output_metric, &LayerStatistics::value_dim};
+
 /// Beside the samples, but absent from files of older programs.
 inline constexpr const char* kSampleAttention = "sample_attention";
 

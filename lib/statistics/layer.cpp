@@ -33,6 +33,15 @@ void check_heads(const LayerStatistics& layer, const Field& field, const std::st
   }
 }
 
+void check_outer_field(const LayerStatistics& layer, const LayerField<Matrix>& field,
+                       const std::string& where) {
+  check_heads(layer, field, where);
+  for (std::size_t h = 0; h < (layer.*field.member).size(); ++h) {
+    check_outer((layer.*field.member)[h], layer.*field.dim,
+                fmt::format("{}: {} of head {}", where, field.name, h));
+  }
+}
+
 std::string describe(const LayerStatistics& layer) {
   return fmt::format("{} KV heads, {} query heads, key dimension {}, value dimension {}",
                      layer.kv_heads, layer.q_heads, layer.head_dim, layer.value_dim);
@@ -75,6 +84,7 @@ void LayerStatistics::merge(const LayerStatistics& other) {
   for (const auto& field : kSumFields) {
     for (std::size_t h = 0; h < heads; ++h) (this->*field.member)[h] += (other.*field.member)[h];
   }
+  if (output_metric.empty()) output_metric = other.output_metric;
   if (samples() == 0) return;
   for (const auto& field : kSampleFields) {
     for (std::size_t h = 0; h < heads; ++h) {
@@ -101,13 +111,8 @@ void LayerStatistics::check(const std::string& where) const {
                describe(*this));
   }
   if (tokens < 0) fail_input("{}: a negative number of tokens ({})", where, tokens);
-  for (const auto& field : kOuterFields) {
-    check_heads(*this, field, where);
-    for (std::size_t h = 0; h < (this->*field.member).size(); ++h) {
-      check_outer((this->*field.member)[h], this->*field.dim,
-                  fmt::format("{}: {} of head {}", where, field.name, h));
-    }
-  }
+  for (const auto& field : kOuterFields) check_outer_field(*this, field, where);
+  if (!output_metric.empty()) check_outer_field(*this, kOutputMetric, where);
   for (const auto& field : kSumFields) {
     check_heads(*this, field, where);
     for (std::size_t h = 0; h < (this->*field.member).size(); ++h) {

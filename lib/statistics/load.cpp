@@ -55,6 +55,10 @@ LayerStatistics read_layer(hid_t group, const std::string& where) {
     const int dim = layer.*field.dim;
     layer.*field.member = read_heads<Vector>(group, field.name, layer.kv_heads, dim, dim, where);
   }
+  if (hdf5::has_member(group, kOutputMetric.name)) {
+    layer.output_metric = read_heads<Matrix>(group, kOutputMetric.name, layer.kv_heads,
+                                             layer.value_dim, layer.value_dim, where);
+  }
   for (const auto& field : kSampleFields) {
     if (!hdf5::has_member(group, field.name)) continue;
     const auto rows = static_cast<std::int64_t>(hdf5::shape_of(group, field.name, 3, where)[1]);

@@ -30,6 +30,7 @@ void write_layer(hid_t layers, int id, const LayerStatistics& layer) {
   hdf5::write_attribute(group, "tokens", layer.tokens);
   for (const auto& field : kOuterFields) write_heads(group, field.name, layer.*field.member);
   for (const auto& field : kSumFields) write_heads(group, field.name, layer.*field.member);
+  if (!layer.output_metric.empty()) write_heads(group, kOutputMetric.name, layer.output_metric);
   if (layer.samples() == 0) return;
   for (const auto& field : kSampleFields) write_heads(group, field.name, layer.*field.member);
   if (!layer.sample_attention.empty()) write_heads(group, kSampleAttention, layer.sample_attention);

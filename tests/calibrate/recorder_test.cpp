@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
+constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 8, kHidden = 11;
 
 AttentionEvent random_event(std::int64_t tokens, int layer, std::int64_t sequence) {
   const auto noise = [&](std::int64_t heads, double phase) {
@@ -23,6 +23,8 @@ AttentionEvent random_event(std::int64_t tokens, int layer, std::int64_t sequenc
   event.k = noise(kKvHeads, 0.2);
   event.v = noise(kKvHeads, 0.3);
   event.output = noise(kHeads, 0.4);
+  event.output_weight =
+      at::sin(at::arange(kHidden * kHeads * kDim, at::kFloat) * 1.7).view({kHidden, kHeads * kDim});
   return event;
 }
 
@@ -81,6 +83,26 @@ TEST(Recorder, RecordsTheContractsMoments) {
     EXPECT_LT((s.query_sum[head] - query_sum).norm(), 1e-12 * query_sum.norm());
     EXPECT_LT((s.key_sum[head] - key_sum).norm(), 1e-12 * key_sum.norm());
     EXPECT_LT((s.value_sum[head] - value_sum).norm(), 1e-12 * value_sum.norm());
+  }
+}
+
+/// e · metric · eᵀ is the mean over a KV head's query heads of what W_o makes of e, squared.
+TEST(Recorder, MeasuresWhatTheOutputProjectionMakesOfAnError) {
+  const AttentionEvent event = random_event(5, 0, 0);
+  Recorder recorder(Recorder::Options{});
+  recorder.on_attention(event);
+  const LayerStatistics s = recorder.finish_layer(0);
+  const at::Tensor error = at::sin(at::arange(kDim, at::kDouble));
+  Vector e(kDim);
+  for (int i = 0; i < kDim; ++i) e[i] = std::sin(i);
+  for (std::int64_t h = 0; h < kKvHeads; ++h) {
+    double expected = 0;
+    for (std::int64_t head = 2 * h; head < 2 * h + 2; ++head) {
+      const at::Tensor weight = event.output_weight.slice(1, head * kDim, (head + 1) * kDim);
+      expected += at::mv(weight.to(at::kDouble), error).square().sum().item().toDouble() / 2;
+    }
+    const Matrix& metric = s.output_metric[static_cast<std::size_t>(h)];
+    EXPECT_NEAR(e.dot(metric * e), expected, 1e-12 * expected);
   }
 }
 

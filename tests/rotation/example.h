@@ -72,6 +72,12 @@ inline LayerStatistics statistics_of(const Rows& rows) {
       weights[t] = k.row(t) * layer.query_outer[h] * k.row(t).transpose();
     weights *= static_cast<double>(layer.tokens) / weights.sum();
     layer.weighted_value_outer[h] = v.transpose() * weights.asDiagonal() * v;
+    const Matrix weight =
+        Matrix::NullaryExpr(v.cols(), v.cols(), [](Eigen::Index i, Eigen::Index j) {
+          return std::sin(static_cast<double>(3 * i * j + i * i + j));
+        });
+    layer.output_metric.emplace_back(weight.transpose() * weight +
+                                     Matrix::Identity(v.cols(), v.cols()));
     layer.key_samples.push_back(k.cast<float>());
     layer.value_samples.push_back(v.cast<float>());
     MatrixF attention(k.rows(), 2);  // some that differs from row to row

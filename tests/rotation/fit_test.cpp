@@ -63,14 +63,13 @@ TEST_P(FitTest, RepeatsToTheBit) {
     EXPECT_EQ(layer.rotation, second.value.layers.at(id).rotation);
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, FitTest,
-                         testing::Combine(testing::Values(Granularity::layer, Granularity::head),
-                                          testing::ValuesIn([] {
-                                            std::vector<std::string> words = {"ktk+sst-surrogate"};
-                                            for (const Preset& preset : presets())
-                                              words.push_back(preset.name);
-                                            return words;
-                                          }())));
+INSTANTIATE_TEST_SUITE_P(
+    Presets, FitTest,
+    testing::Combine(testing::Values(Granularity::layer, Granularity::head), testing::ValuesIn([] {
+                       std::vector<std::string> words = {"ktk+sst-surrogate", "stretch+stretch"};
+                       for (const Preset& preset : presets()) words.push_back(preset.name);
+                       return words;
+                     }())));
 
 TEST(Fit, DefaultsToThePaper) {
   const RotationPair pair = fit(example(), {}, Device{});

@@ -18,9 +18,9 @@ const LayerStatistics& layer() {
   return statistics;
 }
 
-FittedMatrix fitted(const char* name, const FitContext& context) {
+FittedMatrix fitted(const char* name, const FitContext& context, Side side = Side::key) {
   const FitUnit unit{0, &layer(), {1}};
-  return find_objective(Side::key, name).fit(std::span(&unit, 1), context).front();
+  return find_objective(side, name).fit(std::span(&unit, 1), context).front();
 }
 
 Matrix at_unit_mean(const Matrix& m) {
@@ -72,6 +72,30 @@ TEST(Stretch, BalancesQueriesAndKeys) {
   };
   EXPECT_LT(product(stretch), product(fitted("flat", {Composition::r_o, Device{}, true})));
   EXPECT_LT(product(stretch), product(fitted("ktk", {Composition::r_o, Device{}, true})));
+}
+
+/// Values against what the output projection makes of their errors.
+TEST(Stretch, BalancesValuesAndOutputProjection) {
+  const Matrix values = at_unit_mean(layer().value_outer[1]),
+               cost = at_unit_mean(layer().output_metric[1]);
+  for (const char* name : {"stretch", "stretch-attended", "flat", "whiten"}) {
+    const FittedMatrix m = fitted(name, {Composition::r_o, Device{}}, Side::value);
+    EXPECT_LT(difference(m.rotation * m.read.transpose(), Matrix::Identity(12, 12)), 1e-8) << name;
+  }
+  const FittedMatrix stretch = fitted("stretch", {Composition::r_o, Device{}}, Side::value);
+  const Matrix stored = stretch.rotation.transpose() * values * stretch.rotation;
+  EXPECT_LT(difference(stored, stretch.read.transpose() * cost * stretch.read),
+            1e-8 * stored.norm());
+  const FittedMatrix flat = fitted("flat", {Composition::r_o, Device{}}, Side::value);
+  EXPECT_LT(difference(flat.read.transpose() * cost * flat.read, Matrix::Identity(12, 12)), 1e-8);
+}
+
+TEST(Stretch, OfValuesNeedsTheOutputMetric) {
+  LayerStatistics old = layer();
+  old.output_metric.clear();
+  const FitUnit unit{7, &old, {0}};
+  EXPECT_THROW_WITH(find_objective(Side::value, "stretch").fit(std::span(&unit, 1), {}), InputError,
+                    "layer 7");
 }
 
 TEST(Attended, WeighsRowsByTheRootOfTheirAttention) {

@@ -195,6 +195,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "query_outer of head 0 is not symmetric"},
         Corruption{"NegativeDiagonal", [](hid_t f) { poke(f, "/layers/3/query_outer", 5, -1); },
                    "negative number on its diagonal"},
+        Corruption{"OutputMetric", [](hid_t f) { poke(f, "/layers/7/output_metric", 0, kNan); },
+                   "output_metric of head 0 holds a non-finite"},
         Corruption{"HalfOfTheSamples",
                    [](hid_t f) { H5Ldelete(f, "/layers/3/value_samples", H5P_DEFAULT); },
                    "value_samples has 0 heads"}),

@@ -30,6 +30,7 @@ inline LayerStatistics example_layer(unsigned seed, int samples = 0) {
     layer.query_sum[h] = random_outer(4, 1, engine).col(0);
     layer.key_sum[h] = random_outer(4, 1, engine).col(0);
     layer.value_sum[h] = random_outer(3, 1, engine).col(0);
+    layer.output_metric.push_back(random_outer(3, 5, engine));
     if (samples > 0) {
       layer.key_samples.push_back(
           random_outer(4, samples, engine).replicate(samples, 1).topRows(samples).cast<float>());

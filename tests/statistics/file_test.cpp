@@ -22,6 +22,7 @@ void expect_equal(const LayerStatistics& a, const LayerStatistics& b) {
   for (const auto& field : kOuterFields) EXPECT_EQ(a.*field.member, b.*field.member) << field.name;
   for (const auto& field : kSumFields) EXPECT_EQ(a.*field.member, b.*field.member) << field.name;
   for (const auto& field : kSampleFields) EXPECT_EQ(a.*field.member, b.*field.member) << field.name;
+  EXPECT_EQ(a.output_metric, b.output_metric);
 }
 
 class StatisticsFile : public testing::TestWithParam<int> {
@@ -57,6 +58,14 @@ TEST_P(StatisticsFile, OneLayerComesBackAsItWas) {
   const LayerStatistics saved = test::example_layer(5, GetParam());
   save_layer(folder_ / "layer.h5", 12, saved);
   expect_equal(load_layer(folder_ / "layer.h5", 12), saved);
+}
+
+TEST(OldStatisticsFile, LoadsWithoutAnOutputMetric) {
+  const test::TemporaryFolder folder;
+  LayerStatistics old = test::example_layer(5);
+  old.output_metric.clear();
+  save_layer(folder / "layer.h5", 12, old);
+  EXPECT_TRUE(load_layer(folder / "layer.h5", 12).output_metric.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Samples, StatisticsFile, testing::Values(0, 5));

@@ -30,6 +30,7 @@ TEST(Merge, AddsSumsAndCounts) {
   EXPECT_EQ(total.output_outer[0], left.output_outer[0] + right.output_outer[0]);
   EXPECT_EQ(total.key_sum[1], left.key_sum[1] + right.key_sum[1]);
   EXPECT_EQ(total.samples(), 9);
+  EXPECT_EQ(total.output_metric, left.output_metric) << "of the model, not of the tokens";
 }
 
 TEST(Merge, GivesTheSameBytesInAnyOrder) {

@@ -17,6 +17,7 @@ struct AttentionEvent {
   at::Tensor k;               ///< [T, kv_heads, D], after QK-norm and RoPE
   at::Tensor v;               ///< [T, kv_heads, Dv], as projected
   at::Tensor output;          ///< [T, q_heads, Dv], before W_o
+  at::Tensor output_weight;   ///< W_o [hidden, q_heads·Dv]: what multiplies `output` next
   double scale = 1.0;         ///< scores are q·kᵀ · scale
 };
 

@@ -40,6 +40,11 @@ struct LayerStatistics {
   /// p², p the softmax weight. Empty in files of older programs.
   std::vector<MatrixF> sample_attention;  ///< [H_kv][n,2]
 
+  /// What an error e of a value costs behind the output projection: e · metric · eᵀ, the mean over
+  /// the grouped query heads of W_o,hᵀ W_o,h, from the weights alone. Empty in files of older
+  /// programs.
+  std::vector<Matrix> output_metric;  ///< [H_kv][Dv,Dv]
+
   /// Query heads that share a KV head.
   int group() const { return q_heads / kv_heads; }
   /// Rows behind query_outer and output_outer: tokens × group.
@@ -53,7 +58,8 @@ struct LayerStatistics {
   /// n: the rows kept of each head.
   std::int64_t samples() const { return key_samples.empty() ? 0 : key_samples.front().rows(); }
 
-  /// Adds another run's sums and appends its samples. Throws InputError if the shapes differ.
+  /// Adds another run's sums and appends its samples; the output metric is the model's, and stays.
+  /// Throws InputError if the shapes differ.
   void merge(const LayerStatistics& other);
 };
 

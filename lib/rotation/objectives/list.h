@@ -8,14 +8,14 @@ namespace oscar {
 
 const Objective& ktk_objective();
 const Objective& qqt_objective();
-const Objective& stretch_objective();
-const Objective& flat_objective();
-const Objective& whiten_objective();
+const Objective& stretch_objective(Side side);
+const Objective& flat_objective(Side side);
+const Objective& whiten_objective(Side side);
 const Objective& vtv_objective();
 const Objective& sst_objective();
 const Objective& sst_surrogate_objective();
 const Objective& attended_objective(Side side);
-const Objective& stretch_attended_objective();
+const Objective& stretch_attended_objective(Side side);
 const Objective& uresidual_objective(Side side);
 const Objective& hadamard_objective(Side side);
 const Objective& identity_objective(Side side);

@@ -27,6 +27,16 @@ Matrix key_moment(const LayerStatistics& layer, std::size_t head, bool centred) 
   return moment - mean * mean.transpose();
 }
 
+Matrix error_cost(const LayerStatistics& layer, std::size_t head, Side side) {
+  if (side == Side::key) return layer.query_outer[head] / static_cast<double>(layer.query_rows());
+  if (!layer.output_metric.empty()) return layer.output_metric[head];
+  return Matrix::Identity(layer.value_dim, layer.value_dim);
+}
+
+Matrix value_moment(const LayerStatistics& layer, std::size_t head) {
+  return layer.value_outer[head] / static_cast<double>(layer.tokens);
+}
+
 std::vector<FittedMatrix> MomentObjective::fit(std::span<const FitUnit> units,
                                                const FitContext& context) const {
   std::vector<Matrix> moments;

@@ -26,5 +26,12 @@ Matrix mean_over_heads(const FitUnit& unit, const std::function<Matrix(std::size
 
 /// Second moment of one head's keys, around their mean with `centred`: C_K - μᵀμ.
 Matrix key_moment(const LayerStatistics& layer, std::size_t head, bool centred);
+/// What an error e of one head's row costs, as e · M · eᵀ: for keys C_Q, the logits that it
+/// changes; for values the output projection's metric, or the identity where the statistics hold
+/// none.
+Matrix error_cost(const LayerStatistics& layer, std::size_t head, Side side);
+
+/// Second moment of one head's values: C_V.
+Matrix value_moment(const LayerStatistics& layer, std::size_t head);
 
 }  // namespace oscar

@@ -16,8 +16,7 @@ class Vtv : public MomentObjective {
  private:
   std::string_view file_prefix() const override { return "vtv"; }
   Matrix moment(const FitUnit& unit, std::size_t head, bool) const override {
-    const LayerStatistics& layer = *unit.statistics;
-    return layer.value_outer[head] / static_cast<double>(layer.tokens);
+    return value_moment(*unit.statistics, head);
   }
 };
 
