@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 
 #include "oscar/core/log.h"
@@ -32,10 +33,12 @@ class Trials {
     add(name, std::move(trial));
   }
 
-  void add(const std::string& name, Trial trial) {
+  /// Returns the trial's number.
+  std::size_t add(const std::string& name, Trial trial) {
     trial.name = trial.candidate.name = name;
     check_fits(trial.candidate.pair, checkpoint_.config(), name);
     waiting_.push_back(std::move(trial));
+    return choice_.trials.size() + waiting_.size() - 1;
   }
 
   /// Scores what waits, in one pass over the model.
@@ -60,14 +63,10 @@ class Trials {
     }
     std::move(waiting_.begin(), waiting_.end(), std::back_inserter(choice_.trials));
     waiting_.clear();
-    const auto best = std::min_element(
-        choice_.trials.begin(), choice_.trials.end(),
-        [](const Trial& a, const Trial& b) { return a.lost.kld_mean < b.lost.kld_mean; });
-    choice_.chosen = static_cast<std::size_t>(best - choice_.trials.begin());
   }
 
+  const Trial& operator[](std::size_t trial) const { return choice_.trials[trial]; }
   const std::vector<Trial>& scored() const { return choice_.trials; }
-  const Trial& best() const { return choice_.best(); }
   Choice take() { return std::move(choice_); }
 
  private:
@@ -80,26 +79,22 @@ class Trials {
   int round_ = 0;
 };
 
-/// A change to one setting of the best trial, which the others of its aspect replace.
-struct Change {
-  enum class Aspect { key_clip, value_clip, group, layers } aspect;
-  std::string what;
-  std::size_t trial;  ///< its number among the trials
-};
-
 bool same_settings(const ServedSettings& a, const ServedSettings& b) {
   return a.k_clip == b.k_clip && a.v_clip == b.v_clip && a.group == b.group;
 }
 
+struct Mixture {
+  RotationPair pair;
+  std::map<int, std::string> source_of_layer;
+};
+
 /// Each layer from the trial with the smallest error of the attention output there, among those
 /// that are served like the best: what different clip ratios do locally does not tell what the
 /// model loses. Nothing to mix where one trial wins everywhere.
-std::optional<Trial> mixture(const std::vector<Trial>& trials, const Trial& best,
-                             const Statistics& statistics) {
+std::optional<Mixture> mixture(const std::vector<Trial>& trials, const Trial& best,
+                               const Statistics& statistics) {
   std::map<int, const RotationSet*> keys, values;
-  Trial mixed;
-  mixed.fit = best.fit;
-  mixed.candidate.settings = best.candidate.settings;
+  Mixture result;
   bool differs = false;
   for (std::size_t i = 0; i < best.layers.size(); ++i) {
     const Trial* winner = &best;
@@ -113,27 +108,95 @@ std::optional<Trial> mixture(const std::vector<Trial>& trials, const Trial& best
     const int layer = best.layers[i].layer;
     keys[layer] = &winner->candidate.pair.key;
     values[layer] = &winner->candidate.pair.value;
-    mixed.source_of_layer[layer] = winner->name;
+    result.source_of_layer[layer] = winner->name;
     differs = differs || winner != &best;
   }
   if (!differs) return std::nullopt;
   const int kv_heads = statistics.layers.begin()->second.kv_heads;
-  RotationPair& pair = mixed.candidate.pair;
-  pair = {mix(keys, kv_heads), mix(values, kv_heads)};
-  pair.key.calibration = pair.value.calibration = calibration_of(statistics, pair);
-  return mixed;
+  result.pair = {mix(keys, kv_heads), mix(values, kv_heads)};
+  result.pair.key.calibration = result.pair.value.calibration =
+      calibration_of(statistics, result.pair);
+  return result;
 }
 
-/// The best pair with one setting of the cache changed.
-Trial with_settings(const Trial& best, const ServedSettings& settings) {
-  Trial trial = best;
-  trial.candidate.settings = settings;
-  trial.layers.clear();
-  return trial;
-}
+/// Something that could be different about the best trial. Of one aspect, one change is made.
+struct Change {
+  enum class Aspect { key_clip, value_clip, group, layers } aspect;
+  std::string what;
+  std::function<void(Trial&)> apply;
+};
 
 double clip_beside(double ratio, double step) {
   return std::clamp(std::round((ratio + step) * 100) / 100, 0.5, 1.0);
+}
+
+std::vector<Change> changes_of(const Trial& best, const std::vector<Trial>& trials,
+                               const Statistics& statistics, const Selection& selection) {
+  std::vector<Change> result;
+  for (const double step : {-kClipStep, kClipStep}) {
+    const ServedSettings& served = best.candidate.settings;
+    const double key = clip_beside(served.k_clip, step), value = clip_beside(served.v_clip, step);
+    result.push_back({Change::Aspect::key_clip, fmt::format("K clip {}", key),
+                      [key](Trial& trial) { trial.candidate.settings.k_clip = key; }});
+    result.push_back({Change::Aspect::value_clip, fmt::format("V clip {}", value),
+                      [value](Trial& trial) { trial.candidate.settings.v_clip = value; }});
+  }
+  for (const int group : selection.groups) {
+    result.push_back({Change::Aspect::group, fmt::format("groups of {}", group),
+                      [group](Trial& trial) { trial.candidate.settings.group = group; }});
+  }
+  if (auto mixed = mixture(trials, best, statistics)) {
+    result.push_back(
+        {Change::Aspect::layers, "mixed by layer", [mixed = std::move(*mixed)](Trial& trial) {
+           trial.candidate.pair = mixed.pair;
+           trial.source_of_layer = mixed.source_of_layer;
+         }});
+  }
+  return result;
+}
+
+std::string joined(const std::vector<const Change*>& changes) {
+  std::vector<std::string> what;
+  for (const Change* change : changes) what.push_back(change->what);
+  return fmt::format("{}", fmt::join(what, ", "));
+}
+
+std::size_t add_changed(Trials& trials, const Trial& best,
+                        const std::vector<const Change*>& changes) {
+  Trial trial = best;
+  trial.layers.clear();
+  for (const Change* change : changes) change->apply(trial);
+  return trials.add(fmt::format("{}, {}", best.name, joined(changes)), std::move(trial));
+}
+
+/// Tries one change at a time to the best trial, then all together that gained clearly. Returns the
+/// number of the trial to take: the best one itself, unless something gained clearly.
+std::size_t refine(Trials& trials, std::size_t chosen, const Statistics& statistics,
+                   const Selection& selection) {
+  const Trial best = trials[chosen];
+  const std::vector<Change> changes = changes_of(best, trials.scored(), statistics, selection);
+  std::vector<std::size_t> numbers;
+  for (const Change& change : changes) numbers.push_back(add_changed(trials, best, {&change}));
+  trials.score_waiting(false);
+
+  std::map<Change::Aspect, std::size_t> gained;  // the change of each aspect that gained most
+  const auto lost = [&](std::size_t change) { return trials[numbers[change]].lost.kld_mean; };
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    if (!paired_gain(trials[numbers[i]].lost, best.lost).is_clear()) continue;
+    const auto [found, is_new] = gained.try_emplace(changes[i].aspect, i);
+    if (!is_new && lost(i) < lost(found->second)) found->second = i;
+  }
+  std::vector<const Change*> together;
+  for (const auto& [aspect, i] : gained) {
+    together.push_back(&changes[i]);
+    if (lost(i) < trials[chosen].lost.kld_mean) chosen = numbers[i];
+  }
+  if (together.size() > 1) {
+    const std::size_t number = add_changed(trials, best, together);
+    trials.score_waiting(false);
+    if (trials[number].lost.kld_mean < trials[chosen].lost.kld_mean) chosen = number;
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -152,129 +215,16 @@ Choice choose(const Checkpoint& checkpoint, const Statistics& statistics,
     }
   }
   trials.score_waiting(true);
-
-  // One change at a time to the best, and then all that helped.
-  const Trial best = trials.best();
-  const ServedSettings& served = best.candidate.settings;
-  std::vector<Change> changes;
-  std::size_t next = trials.scored().size();
-  const auto change = [&](Change::Aspect aspect, std::string what, Trial trial) {
-    trials.add(fmt::format("{}, {}", best.name, what), std::move(trial));
-    changes.push_back({aspect, std::move(what), next++});
-  };
-  for (const double step : {-kClipStep, kClipStep}) {
-    ServedSettings settings = served;
-    settings.k_clip = clip_beside(served.k_clip, step);
-    change(Change::Aspect::key_clip, fmt::format("K clip {}", settings.k_clip),
-           with_settings(best, settings));
-    settings = served;
-    settings.v_clip = clip_beside(served.v_clip, step);
-    change(Change::Aspect::value_clip, fmt::format("V clip {}", settings.v_clip),
-           with_settings(best, settings));
-  }
-  for (const int group : selection.groups) {
-    ServedSettings settings = served;
-    settings.group = group;
-    change(Change::Aspect::group, fmt::format("groups of {}", group),
-           with_settings(best, settings));
-  }
-  if (auto mixed = mixture(trials.scored(), best, statistics)) {
-    change(Change::Aspect::layers, "mixed by layer", std::move(*mixed));
-  }
-  trials.score_waiting(false);
-
-  std::map<Change::Aspect, const Change*> helped;  // the best of each aspect
-  for (const Change& item : changes) {
-    const double lost = trials.scored()[item.trial].lost.kld_mean;
-    const auto [found, is_new] = helped.try_emplace(item.aspect, &item);
-    if (!is_new && lost < trials.scored()[found->second->trial].lost.kld_mean) {
-      found->second = &item;
-    }
-  }
-  std::erase_if(helped, [&](const auto& item) {
-    return trials.scored()[item.second->trial].lost.kld_mean >= best.lost.kld_mean;
-  });
-  if (helped.size() > 1) {
-    Trial combined = best;
-    std::vector<std::string> what;
-    for (const auto& [aspect, item] : helped) {
-      const Trial& trial = trials.scored()[item->trial];
-      ServedSettings& settings = combined.candidate.settings;
-      const ServedSettings& changed = trial.candidate.settings;
-      switch (aspect) {
-        case Change::Aspect::key_clip:
-          settings.k_clip = changed.k_clip;
-          break;
-        case Change::Aspect::value_clip:
-          settings.v_clip = changed.v_clip;
-          break;
-        case Change::Aspect::group:
-          settings.group = changed.group;
-          break;
-        case Change::Aspect::layers:
-          combined.candidate.pair = trial.candidate.pair;
-          combined.source_of_layer = trial.source_of_layer;
-          break;
-      }
-      what.push_back(item->what);
-    }
-    combined.layers.clear();
-    trials.add(fmt::format("{}, {}", best.name, fmt::join(what, ", ")), std::move(combined));
-    trials.score_waiting(false);
-  }
+  const auto best = std::min_element(
+      trials.scored().begin(), trials.scored().end(),
+      [](const Trial& a, const Trial& b) { return a.lost.kld_mean < b.lost.kld_mean; });
+  const std::size_t chosen = refine(
+      trials, static_cast<std::size_t>(best - trials.scored().begin()), statistics, selection);
   Choice choice = trials.take();
+  choice.chosen = chosen;
   choice.dataset_sha256 = held_out.sha256();
   choice.tokens = held_out.tokens();
   return choice;
-}
-
-OrderedJson to_json(const Choice& choice) {
-  OrderedJson trials = OrderedJson::array();
-  for (const Trial& trial : choice.trials) {
-    const ServedSettings& served = trial.candidate.settings;
-    trials.push_back({{"name", trial.name},
-                      {"k_clip", served.k_clip},
-                      {"v_clip", served.v_clip},
-                      {"group", served.group},
-                      {"kld_mean", trial.lost.kld_mean},
-                      {"kld_standard_error", trial.lost.kld_standard_error},
-                      {"ppl", trial.lost.perplexity}});
-  }
-  OrderedJson layers = OrderedJson::object();
-  for (const auto& [layer, source] : choice.best().source_of_layer) {
-    layers[std::to_string(layer)] = source;
-  }
-  return {
-      {"criterion", "the smallest mean KL divergence on text held out from the fit"},
-      {"dataset_sha256", choice.dataset_sha256},
-      {"tokens", choice.tokens},
-      {"scored_positions", choice.scored_positions},
-      {"ppl_reference", choice.perplexity_reference},
-      {"noise_floor", choice.noise_floor ? OrderedJson(*choice.noise_floor) : OrderedJson(nullptr)},
-      {"chosen", choice.best().name},
-      {"layers", layers},
-      {"trials", trials}};
-}
-
-std::string to_text(const Choice& choice) {
-  std::size_t width = 4;
-  for (const Trial& trial : choice.trials) width = std::max(width, trial.name.size());
-  std::string text = fmt::format(
-      "\nTried on {} held-out tokens ({} scored), by what the model loses:\n  {:<{}}  {:>17}  "
-      "{:>10}\n",
-      choice.tokens, choice.scored_positions, "", width, "KL divergence", "perplexity");
-  for (std::size_t i = 0; i < choice.trials.size(); ++i) {
-    const Trial& trial = choice.trials[i];
-    text +=
-        fmt::format("{} {:<{}}  {:>8.4f} ± {:.4f}  {:>+8.2f} %\n", i == choice.chosen ? '*' : ' ',
-                    trial.name, width, trial.lost.kld_mean, trial.lost.kld_standard_error,
-                    100 * (trial.lost.perplexity / choice.perplexity_reference - 1));
-  }
-  text += fmt::format("Chosen: {}", choice.best().name);
-  if (choice.noise_floor) {
-    text += fmt::format(" (rotating without quantising costs {:.4f})", *choice.noise_floor);
-  }
-  return text + ".\n";
 }
 
 }  // namespace oscar

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "oscar/core/error.h"
+
 namespace oscar {
 
 void Divergence::add(const at::Tensor& reference, const at::Tensor& candidate,
@@ -21,23 +23,48 @@ void Divergence::add(const at::Tensor& reference, const at::Tensor& candidate,
   agreed_ += reference.argmax(-1).eq(candidate.argmax(-1)).sum().item().toLong();
 }
 
+namespace {
+
+struct Mean {
+  double value, standard_error;
+};
+
+Mean mean_of(const std::vector<double>& values) {
+  const auto count = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return {mean, values.size() > 1 ? std::sqrt(squares / (count - 1) / count) : 0};
+}
+
+}  // namespace
+
 PropagatedError Divergence::result() const {
   PropagatedError result;
   std::vector<double> sorted = divergence_;
   std::sort(sorted.begin(), sorted.end());
   const auto count = static_cast<double>(sorted.size());
   result.perplexity = std::exp(likelihood_ / count);
-  result.kld_mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / count;
-  double squares = 0;
-  for (const double value : sorted)
-    squares += (value - result.kld_mean) * (value - result.kld_mean);
-  result.kld_standard_error = sorted.size() > 1 ? std::sqrt(squares / (count - 1) / count) : 0;
+  const Mean mean = mean_of(sorted);
+  result.kld_mean = mean.value;
+  result.kld_standard_error = mean.standard_error;
+  result.kld = divergence_;
   for (const char* name : {"50", "90", "95", "99", "99.9"}) {
     result.kld_percentiles[name] = percentile(sorted, std::atof(name));
   }
   result.kld_percentiles["max"] = sorted.back();
   result.top1_agreement = static_cast<double>(agreed_) / count;
   return result;
+}
+
+PairedGain paired_gain(const PropagatedError& better, const PropagatedError& worse) {
+  if (better.kld.empty() || better.kld.size() != worse.kld.size()) {
+    fail("{} scored positions against {}: not the same text", better.kld.size(), worse.kld.size());
+  }
+  std::vector<double> gains(better.kld.size());
+  for (std::size_t i = 0; i < gains.size(); ++i) gains[i] = worse.kld[i] - better.kld[i];
+  const Mean mean = mean_of(gains);
+  return {mean.value, mean.standard_error};
 }
 
 double percentile(const std::vector<double>& sorted, double percent) {

@@ -24,6 +24,21 @@ TEST(Divergence, KnownAnswer) {
   EXPECT_NEAR(result.perplexity, std::exp(-(std::log(0.25) + std::log(0.9)) / 2), 1e-5);
 }
 
+TEST(Divergence, GainsArePairedByPosition) {
+  PropagatedError small, large;
+  small.kld = {1, 2, 3, 4};
+  large.kld = {2, 2, 5, 5};  // gains 1, 0, 2, 1
+  const PairedGain gain = paired_gain(small, large);
+  EXPECT_DOUBLE_EQ(gain.mean, 1);
+  EXPECT_DOUBLE_EQ(gain.standard_error, std::sqrt(2.0 / 3 / 4));
+  EXPECT_TRUE(gain.is_clear());
+  EXPECT_FALSE(paired_gain(large, small).is_clear());
+  small.kld = {2, 1, 5, 4};  // gains 0, 1, 0, 1: twice the standard error is 0.58
+  EXPECT_FALSE(paired_gain(small, large).is_clear());
+  small.kld.pop_back();
+  EXPECT_THROW_WITH(paired_gain(small, large), Error, "not the same text");
+}
+
 TEST(Divergence, PercentilesAsNumpy) {
   const std::vector<double> sorted = {1, 2, 3, 4, 10};
   EXPECT_DOUBLE_EQ(percentile(sorted, 50), 3);

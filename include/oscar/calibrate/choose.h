@@ -31,7 +31,7 @@ struct Trial {
 
 struct Choice {
   std::vector<Trial> trials;   ///< all that was tried, in order
-  std::size_t chosen = 0;      ///< the one with the smallest mean KL divergence
+  std::size_t chosen = 0;      ///< its number among them
   std::string dataset_sha256;  ///< of the held-out text
   std::int64_t tokens = 0;
   std::int64_t scored_positions = 0;
@@ -41,10 +41,12 @@ struct Choice {
   const Trial& best() const { return trials[chosen]; }
 };
 
-/// Fits every preset that the target loads and scores them side by side on the held-out text; then
-/// tries the neighbouring clip ratios of the best, a mixture that takes each layer from the preset
-/// with the smallest error there, and what helped of these together. The released recipe is always
-/// among the trials, so the choice is never worse on that text.
+/// Fits every preset that the target loads and scores them side by side on the held-out text; takes
+/// the one with the smallest mean KL divergence. Then tries the neighbouring clip ratios, a mixture
+/// that takes each layer from the preset with the smallest error there, and what helped of these
+/// together; such a change is taken only where its gain, position by position, is more than chance
+/// (PairedGain::is_clear). The released recipe is always among the trials, so the choice is never
+/// worse on that text.
 Choice choose(const Checkpoint& checkpoint, const Statistics& statistics,
               const TokenBatch& held_out, const Selection& selection, const ScoreOptions& options);
 

@@ -30,7 +30,17 @@ struct PropagatedError {
   double kld_standard_error = 0;
   std::map<std::string, double> kld_percentiles;  ///< "50", "90", "95", "99", "99.9", "max"
   double top1_agreement = 0;  ///< share of positions with the reference's most likely token
+  std::vector<double> kld;    ///< KL divergence of each scored position; not in the report
 };
+
+/// By how much less one candidate diverges than another, position by position on the same text.
+struct PairedGain {
+  double mean = 0;  ///< nats; positive: `better` diverges less
+  double standard_error = 0;
+  /// Whether the gain is more than twice its standard error: more than chance.
+  bool is_clear() const { return mean > 2 * standard_error; }
+};
+PairedGain paired_gain(const PropagatedError& better, const PropagatedError& worse);
 
 struct CandidateReport {
   std::string name;
