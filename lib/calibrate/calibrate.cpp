@@ -91,6 +91,11 @@ std::int64_t samples_to_keep(const CalibrateOptions& options) {
   return options.samples > 0 || !needed ? options.samples : kWhereNeeded;
 }
 
+CalibratePlan plan_for(const Input& input, const CalibrateOptions& options) {
+  return make_plan(input.checkpoint->config(), input.tokens, input.precision, options.device,
+                   samples_to_keep(options));
+}
+
 OrderedJson identity(const Input& input, const CalibrateOptions& options) {
   return {{"tool_version", kVersion},
           {"model_fingerprint", input.checkpoint->fingerprint()},
@@ -226,9 +231,10 @@ Fitted fit_best(const Statistics& statistics, const Input& input, const Calibrat
 
 /// Writes a pair with its manifest; `listed` are the folder's other files.
 CalibrateResult write_result(const Statistics& statistics, const fs::path& output, Fitted fitted,
-                             const std::vector<std::string>& listed) {
+                             const Device& device, const std::vector<std::string>& listed) {
   CalibrateResult result;
   result.health = check_health(fitted.pair);
+  result.convergence = check_convergence(statistics, fitted.fit, device);
   result.key_offset_warning = key_offset_warning(statistics, fitted.fit);
   PairInfo info;
   info.model = statistics.model;
@@ -242,6 +248,9 @@ CalibrateResult write_result(const Statistics& statistics, const fs::path& outpu
   info.objective = fitted.fit.key + "+" + fitted.fit.value;
   info.composition = name_of(fitted.fit.composition);
   info.settings = fitted.settings;
+  info.convergence = {{"verdict", name_of(result.convergence.verdict)},
+                      {"key_excess", result.convergence.key_excess},
+                      {"value_excess", result.convergence.value_excess}};
   if (fitted.choice) info.selection = to_json(*fitted.choice);
   write_pair(output, fitted.pair, info, listed);
   result.output = output;
@@ -260,16 +269,14 @@ CalibrateResult write_result(const Statistics& statistics, const fs::path& outpu
 CalibratePlan plan_calibration(const CalibrateOptions& options) {
   check_output(options);
   const Input input = open_input(options);
-  return make_plan(input.checkpoint->config(), input.tokens, input.precision, options.device);
+  return plan_for(input, options);
 }
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
   const auto start = Clock::now();
   check_output(options);
   const Input input = open_input(options);
-  check_space(options.output,
-              make_plan(input.checkpoint->config(), input.tokens, input.precision, options.device)
-                  .disk_bytes);
+  check_space(options.output, plan_for(input, options).disk_bytes);
   const bool new_output = !fs::exists(options.output);
   const UnfinishedRun run(unfinished_folder(options.output), identity(input, options));
   try {
@@ -279,8 +286,8 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     save_statistics(statistics_file, statistics);
     Fitted fitted = options.selection ? fit_best(statistics, input, options)
                                       : fit_as_asked(statistics, options.fit, options.device);
-    CalibrateResult result =
-        write_result(statistics, options.output, std::move(fitted), {"statistics.h5"});
+    CalibrateResult result = write_result(statistics, options.output, std::move(fitted),
+                                          options.device, {"statistics.h5"});
     run.remove();
     result.statistics_file = statistics_file;
     result.seconds = seconds_since(start);
@@ -305,7 +312,7 @@ CalibrateResult fit_statistics(const fs::path& statistics_file, const fs::path& 
   fs::create_directories(output, error);
   if (error) fail_input("{}: cannot be created ({})", output.string(), error.message());
   CalibrateResult result =
-      write_result(statistics, output, fit_as_asked(statistics, options, device), {});
+      write_result(statistics, output, fit_as_asked(statistics, options, device), device, {});
   result.statistics_file = statistics_file;
   result.seconds = seconds_since(start);
   return result;

@@ -32,7 +32,7 @@ double measured_rate(std::int64_t hidden, std::int64_t rows, Precision precision
 }  // namespace
 
 CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& batch, Precision precision,
-                        const Device& device) {
+                        const Device& device, std::int64_t samples) {
   CalibratePlan plan;
   plan.tokens = batch.tokens();
   plan.sequences = static_cast<std::int64_t>(batch.sequences.size());
@@ -46,10 +46,14 @@ CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& batch, Prec
   const std::int64_t layer_weights =
       config.hidden_size * (2 * q_width + kv_width + 3 * config.intermediate_size);
   const std::int64_t chunk = std::min<std::int64_t>(plan.tokens, device.is_cuda() ? 16384 : 2048);
-  const std::int64_t statistics =
-      8 * static_cast<std::int64_t>(config.kv_heads) *
-      (2 * config.head_dim * config.head_dim + 4 * config.value_dim * config.value_dim +
-       2 * config.head_dim + config.value_dim);
+  const std::int64_t key_square = config.head_dim * config.head_dim,
+                     value_square = config.value_dim * config.value_dim;
+  const std::int64_t moments =
+      2 * key_square + 3 * value_square + 2 * config.head_dim + config.value_dim;
+  // All sequences, and half of them; what values cost behind W_o; rows with their attention.
+  const std::int64_t statistics = config.kv_heads * (8 * (2 * moments + value_square) +
+                                                     4 * std::min(samples, plan.tokens) *
+                                                         (config.head_dim + config.value_dim + 2));
   const std::int64_t hidden = plan.tokens * config.hidden_size * bytes;
   const std::int64_t libraries = std::int64_t{600} << 20;
   plan.memory_bytes =

@@ -6,8 +6,8 @@
 namespace oscar {
 
 /// What a calibration of this model on this data would need: arithmetic from the configuration, and
-/// one measured matrix product for the time.
+/// one measured matrix product for the time. `samples` rows are kept of each layer.
 CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& tokens, Precision precision,
-                        const Device& device);
+                        const Device& device, std::int64_t samples);
 
 }  // namespace oscar

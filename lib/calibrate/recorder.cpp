@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 
 #include "oscar/core/error.h"
 
@@ -105,33 +107,107 @@ std::vector<MatrixF> samples_by_head(const std::vector<at::Tensor>& parts) {
 
 }  // namespace
 
-struct Recorder::Sums {
-  int layer = -1;
-  int q_heads = 0;
+namespace {
+
+/// Sums over some sequences of a layer, as tensors where the events were computed.
+struct Moments {
   std::int64_t tokens = 0;
   at::Tensor query_outer, query_sum, key_outer, key_sum, value_outer, value_sum, output_outer;
-  at::Tensor output_metric;
   std::vector<at::Tensor> key_samples, value_samples;  // [n, kv_heads, D]
   std::vector<at::Tensor> sample_attention;            // [n, kv_heads, 2]
   std::vector<at::Tensor> keys,
       values;  // kept until C_Q is complete: the surrogate's weights need it
 
-  /// V^T diag(w) V with w_t = k_t C_Q k_tᵀ, scaled so that the weights sum to the number of tokens.
-  at::Tensor weighted_value_outer() const {
-    at::Tensor total;
-    at::Tensor weight_sum;
-    const at::Tensor c_q =
-        query_outer / static_cast<double>(tokens * (q_heads / query_outer.size(0)));
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const at::Tensor k = rows_by_kv_head(keys[i], keys[i].size(1));
-      const at::Tensor v = rows_by_kv_head(values[i], values[i].size(1));
-      const at::Tensor weight = (at::bmm(k, c_q) * k).sum(-1, true);  // [kv_heads, T, 1]
-      const at::Tensor part = at::bmm(v.transpose(1, 2), v * weight);
-      total = i == 0 ? part : total + part;
-      weight_sum = i == 0 ? weight.sum(1, true) : weight_sum + weight.sum(1, true);
+  static constexpr std::array kSums = {
+      &Moments::query_outer, &Moments::query_sum, &Moments::key_outer,   &Moments::key_sum,
+      &Moments::value_outer, &Moments::value_sum, &Moments::output_outer};
+  static constexpr std::array kRows = {&Moments::key_samples, &Moments::value_samples,
+                                       &Moments::sample_attention, &Moments::keys,
+                                       &Moments::values};
+
+  void add(const Moments& other) {
+    for (const auto sum : kSums) {
+      if (tokens == 0) {
+        this->*sum = other.*sum;
+      } else if (other.tokens > 0) {
+        this->*sum = this->*sum + other.*sum;
+      }
     }
-    return total / weight_sum.clamp_min(1e-12) * static_cast<double>(tokens);
+    for (const auto rows : kRows) {
+      (this->*rows).insert((this->*rows).end(), (other.*rows).begin(), (other.*rows).end());
+    }
+    tokens += other.tokens;
   }
+};
+
+/// What makes the weights w_t = k_t C_Q k_tᵀ of the surrogate C_S: C_Q, and a factor that makes
+/// them sum to the number of tokens.
+struct SurrogateWeights {
+  at::Tensor c_q;     // [kv_heads, D, D]
+  at::Tensor factor;  // [kv_heads, 1, 1]
+
+  /// [kv_heads, T, 1], without the factor.
+  at::Tensor of(const at::Tensor& keys) const {
+    const at::Tensor k = rows_by_kv_head(keys, keys.size(1));
+    return (at::bmm(k, c_q) * k).sum(-1, true);
+  }
+};
+
+SurrogateWeights surrogate_weights(const Moments& all, std::int64_t query_rows) {
+  SurrogateWeights weights{all.query_outer / static_cast<double>(query_rows), {}};
+  at::Tensor sum = at::zeros({all.query_outer.size(0), 1, 1}, all.query_outer.options());
+  for (const at::Tensor& keys : all.keys) sum += weights.of(keys).sum(1, true);
+  weights.factor = static_cast<double>(all.tokens) / sum.clamp_min(1e-12);
+  return weights;
+}
+
+/// V^T diag(w) V.
+at::Tensor weighted_value_outer(const Moments& moments, const SurrogateWeights& weights) {
+  at::Tensor total = at::zeros_like(moments.value_outer);
+  for (std::size_t i = 0; i < moments.keys.size(); ++i) {
+    const at::Tensor v = rows_by_kv_head(moments.values[i], moments.values[i].size(1));
+    total += at::bmm(v.transpose(1, 2), v * weights.of(moments.keys[i]));
+  }
+  return total * weights.factor;
+}
+
+LayerStatistics statistics_of(const Moments& moments, int q_heads,
+                              const SurrogateWeights& weights) {
+  LayerStatistics result;
+  result.kv_heads = static_cast<int>(moments.key_outer.size(0));
+  result.q_heads = q_heads;
+  result.head_dim = static_cast<int>(moments.key_outer.size(1));
+  result.value_dim = static_cast<int>(moments.value_outer.size(1));
+  result.tokens = moments.tokens;
+  result.query_outer = matrices(moments.query_outer);
+  result.query_sum = vectors(moments.query_sum);
+  result.key_outer = matrices(moments.key_outer);
+  result.key_sum = vectors(moments.key_sum);
+  result.value_outer = matrices(moments.value_outer);
+  result.value_sum = vectors(moments.value_sum);
+  result.output_outer = matrices(moments.output_outer);
+  result.weighted_value_outer = matrices(weighted_value_outer(moments, weights));
+  result.key_samples = samples_by_head(moments.key_samples);
+  result.value_samples = samples_by_head(moments.value_samples);
+  result.sample_attention = samples_by_head(moments.sample_attention);
+  return result;
+}
+
+/// Which half of the data a sequence belongs to: balanced against any period in their order (Thue
+/// and Morse).
+std::size_t half_of(std::int64_t sequence) {
+  return static_cast<std::size_t>(std::popcount(static_cast<std::uint64_t>(sequence)) & 1);
+}
+
+}  // namespace
+
+struct Recorder::Sums {
+  int layer = -1;
+  int q_heads = 0;
+  at::Tensor output_metric;
+  std::array<Moments, 2> halves;
+
+  std::int64_t tokens() const { return halves[0].tokens + halves[1].tokens; }
 };
 
 Recorder::Recorder(Options options) : options_(std::move(options)) {}
@@ -149,41 +225,36 @@ void Recorder::on_attention(const AttentionEvent& event) {
   const at::Tensor q = rows_by_kv_head(event.q, kv_heads), k = rows_by_kv_head(event.k, kv_heads),
                    v = rows_by_kv_head(event.v, kv_heads),
                    o = rows_by_kv_head(event.output, kv_heads);
-  const bool first = !sums_;
-  if (first) {
+  if (!sums_) {
     sums_ = std::make_unique<Sums>();
     sums_->layer = event.layer;
     sums_->q_heads = static_cast<int>(event.q.size(1));
     sums_->output_metric = output_metric(event.output_weight, event.q.size(1), kv_heads);
   }
-  Sums& s = *sums_;
-  if (s.layer != event.layer) fail("layer {} ended without finish_layer()", s.layer);
-  const auto add = [first](at::Tensor& sum, const at::Tensor& part) {
-    if (first) {
-      sum = part;
-    } else {
-      sum += part;
-    }
-  };
-  add(s.query_outer, outer(q));
-  add(s.query_sum, q.sum(1));
-  add(s.key_outer, outer(k));
-  add(s.key_sum, k.sum(1));
-  add(s.value_outer, outer(v));
-  add(s.value_sum, v.sum(1));
-  add(s.output_outer, outer(o));
-  if (const auto rows = sampled(s.tokens, event.k.size(0)); !rows.empty()) {
+  if (sums_->layer != event.layer) fail("layer {} ended without finish_layer()", sums_->layer);
+  Moments part{.tokens = event.q.size(0),
+               .query_outer = outer(q),
+               .query_sum = q.sum(1),
+               .key_outer = outer(k),
+               .key_sum = k.sum(1),
+               .value_outer = outer(v),
+               .value_sum = v.sum(1),
+               .output_outer = outer(o),
+               .key_samples = {},
+               .value_samples = {},
+               .sample_attention = {},
+               .keys = {event.k.clone()},
+               .values = {event.v.clone()}};
+  if (const auto rows = sampled(sums_->tokens(), part.tokens); !rows.empty()) {
     const at::Tensor index = at::tensor(rows, at::kLong).to(event.k.device());
     const auto keep = [&index](const at::Tensor& x) {
       return x.index_select(0, index).to(at::kFloat);
     };
-    s.key_samples.push_back(keep(event.k));
-    s.value_samples.push_back(keep(event.v));
-    s.sample_attention.push_back(received_attention(event, index).transpose(0, 1));
+    part.key_samples.push_back(keep(event.k));
+    part.value_samples.push_back(keep(event.v));
+    part.sample_attention.push_back(received_attention(event, index).transpose(0, 1));
   }
-  s.tokens += event.q.size(0);
-  s.keys.push_back(event.k.clone());
-  s.values.push_back(event.v.clone());
+  sums_->halves[half_of(event.sequence)].add(part);
 }
 
 std::vector<std::int64_t> Recorder::sampled(std::int64_t first, std::int64_t count) const {
@@ -198,25 +269,17 @@ std::vector<std::int64_t> Recorder::sampled(std::int64_t first, std::int64_t cou
 
 LayerStatistics Recorder::finish_layer(int layer) {
   if (!sums_ || sums_->layer != layer) fail("no attention of layer {} was recorded", layer);
-  const std::unique_ptr<Sums> s = std::move(sums_);
-  LayerStatistics result;
-  result.kv_heads = static_cast<int>(s->key_outer.size(0));
-  result.q_heads = s->q_heads;
-  result.head_dim = static_cast<int>(s->key_outer.size(1));
-  result.value_dim = static_cast<int>(s->value_outer.size(1));
-  result.tokens = s->tokens;
-  result.query_outer = matrices(s->query_outer);
-  result.query_sum = vectors(s->query_sum);
-  result.key_outer = matrices(s->key_outer);
-  result.key_sum = vectors(s->key_sum);
-  result.value_outer = matrices(s->value_outer);
-  result.value_sum = vectors(s->value_sum);
-  result.output_outer = matrices(s->output_outer);
-  result.weighted_value_outer = matrices(s->weighted_value_outer());
-  result.output_metric = matrices(s->output_metric);
-  result.key_samples = samples_by_head(s->key_samples);
-  result.value_samples = samples_by_head(s->value_samples);
-  result.sample_attention = samples_by_head(s->sample_attention);
+  const std::unique_ptr<Sums> sums = std::move(sums_);
+  const auto& [first, second] = sums->halves;
+  Moments all = first;
+  all.add(second);
+  const SurrogateWeights weights =
+      surrogate_weights(all, all.tokens * (sums->q_heads / all.query_outer.size(0)));
+  LayerStatistics result = statistics_of(all, sums->q_heads, weights);
+  result.output_metric = matrices(sums->output_metric);
+  if (first.tokens > 0 && second.tokens > 0) {
+    result.half.push_back(statistics_of(first, sums->q_heads, weights));
+  }
   return result;
 }
 

@@ -96,6 +96,7 @@ std::string to_text(const CalibrateResult& result) {
                   result.layers, result.tokens, result.sequences, format_seconds(result.seconds),
                   format_bytes(peak_memory_bytes()));
   if (result.choice) text += to_text(*result.choice);
+  text += fmt::format("Convergence: {}.\n", result.convergence.message);
   if (result.health.verdict != Health::good) text += "warning: " + result.health.message + "\n";
   if (!result.key_offset_warning.empty()) text += "warning: " + result.key_offset_warning + "\n";
   text += fmt::format("Written to {}:\n", result.output.string());
@@ -119,6 +120,7 @@ OrderedJson to_json(const CalibrateResult& result) {
           {"tokens", result.tokens},
           {"sequences", result.sequences},
           {"key_offset_warning", result.key_offset_warning},
+          {"convergence", to_json(result.convergence)},
           {"selection", result.choice ? to_json(*result.choice) : OrderedJson(nullptr)},
           {"seconds", result.seconds},
           {"peak_memory_bytes", peak_memory_bytes()},

@@ -43,6 +43,11 @@ inline constexpr std::array<LayerField<MatrixF>, 2> kSampleFields = {{
 inline constexpr LayerField<Matrix> kOutputMetric = {
     "output_metric", &LayerStatistics::output_metric, &LayerStatistics::value_dim};
 
+/// A group inside a layer's, absent from files of older programs: the sums of its half, and how
+/// many of the layer's first samples are the half's.
+inline constexpr const char* kHalf = "half";
+inline constexpr const char* kHalfSamples = "samples";
+
 /// Beside the samples, but absent from files of older programs.
 inline constexpr const char* kSampleAttention = "sample_attention";
 

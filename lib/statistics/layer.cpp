@@ -42,9 +42,38 @@ void check_outer_field(const LayerStatistics& layer, const LayerField<Matrix>& f
   }
 }
 
+/// Two runs' rows of each head: the first `first` of either come first.
+void join(std::vector<MatrixF>& mine, std::int64_t first, const std::vector<MatrixF>& theirs,
+          std::int64_t their_first) {
+  for (std::size_t h = 0; h < mine.size(); ++h) {
+    const MatrixF a = mine[h];
+    const MatrixF& b = theirs[h];
+    mine[h].resize(a.rows() + b.rows(), a.cols());
+    mine[h] << a.topRows(first), b.topRows(their_first), a.bottomRows(a.rows() - first),
+        b.bottomRows(b.rows() - their_first);
+  }
+}
+
 std::string describe(const LayerStatistics& layer) {
   return fmt::format("{} KV heads, {} query heads, key dimension {}, value dimension {}",
                      layer.kv_heads, layer.q_heads, layer.head_dim, layer.value_dim);
+}
+
+bool same_shape(const LayerStatistics& a, const LayerStatistics& b) {
+  return a.kv_heads == b.kv_heads && a.q_heads == b.q_heads && a.head_dim == b.head_dim &&
+         a.value_dim == b.value_dim;
+}
+
+/// A half has the layer's shape, and leaves something for the other one.
+void check_half(const LayerStatistics& layer, const std::string& where) {
+  const LayerStatistics& half = layer.half[0];
+  half.check(where);
+  if (!same_shape(half, layer) || half.tokens < 1 || half.tokens >= layer.tokens ||
+      half.samples() > layer.samples()) {
+    fail_input("{}: {} tokens and {} rows ({}), which are no part of {} tokens and {} rows ({})",
+               where, half.tokens, half.samples(), describe(half), layer.tokens, layer.samples(),
+               describe(layer));
+  }
 }
 
 }  // namespace
@@ -67,8 +96,7 @@ LayerStatistics LayerStatistics::zeros(int kv_heads, int q_heads, int head_dim, 
 }
 
 void LayerStatistics::merge(const LayerStatistics& other) {
-  if (kv_heads != other.kv_heads || q_heads != other.q_heads || head_dim != other.head_dim ||
-      value_dim != other.value_dim) {
+  if (!same_shape(*this, other)) {
     fail_input("statistics of different shapes cannot be added: {} and {}", describe(*this),
                describe(other));
   }
@@ -85,23 +113,20 @@ void LayerStatistics::merge(const LayerStatistics& other) {
     for (std::size_t h = 0; h < heads; ++h) (this->*field.member)[h] += (other.*field.member)[h];
   }
   if (output_metric.empty()) output_metric = other.output_metric;
-  if (samples() == 0) return;
+  const std::int64_t first = half.empty() ? 0 : half[0].samples();
+  const std::int64_t other_first = other.half.empty() ? 0 : other.half[0].samples();
   for (const auto& field : kSampleFields) {
-    for (std::size_t h = 0; h < heads; ++h) {
-      const MatrixF& mine = (this->*field.member)[h];
-      const MatrixF& theirs = (other.*field.member)[h];
-      MatrixF both(mine.rows() + theirs.rows(), mine.cols());
-      both << mine, theirs;
-      (this->*field.member)[h] = std::move(both);
-    }
+    join(this->*field.member, first, other.*field.member, other_first);
   }
   if (sample_attention.empty() != other.sample_attention.empty()) {
     sample_attention.clear();  // what only some rows have serves nobody
+  } else {
+    join(sample_attention, first, other.sample_attention, other_first);
   }
-  for (std::size_t h = 0; h < sample_attention.size(); ++h) {
-    const MatrixF mine = sample_attention[h];
-    sample_attention[h].resize(mine.rows() + other.sample_attention[h].rows(), mine.cols());
-    sample_attention[h] << mine, other.sample_attention[h];
+  if (half.empty() || other.half.empty()) {
+    half.clear();
+  } else {
+    half[0].merge(other.half[0]);
   }
 }
 
@@ -123,6 +148,7 @@ void LayerStatistics::check(const std::string& where) const {
       }
     }
   }
+  if (!half.empty()) check_half(*this, where + ", half");
   if (key_samples.empty() && value_samples.empty()) return;
   for (const auto& field : kSampleFields) {
     check_heads(*this, field, where);

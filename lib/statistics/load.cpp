@@ -40,7 +40,7 @@ std::vector<Array> read_heads(hid_t group, const char* name, int heads, Eigen::I
   return result;
 }
 
-LayerStatistics read_layer(hid_t group, const std::string& where) {
+LayerStatistics read_sums(hid_t group, const std::string& where) {
   LayerStatistics layer;
   layer.kv_heads = static_cast<int>(read_count(group, "kv_heads", 1, kMaxHeads, where));
   layer.q_heads = static_cast<int>(read_count(group, "q_heads", 1, kMaxHeads, where));
@@ -55,6 +55,28 @@ LayerStatistics read_layer(hid_t group, const std::string& where) {
     const int dim = layer.*field.dim;
     layer.*field.member = read_heads<Vector>(group, field.name, layer.kv_heads, dim, dim, where);
   }
+  return layer;
+}
+
+/// The half of a layer whose own data are read already.
+LayerStatistics read_half(hid_t layer_group, const LayerStatistics& layer,
+                          const std::string& where) {
+  const hdf5::Handle group = hdf5::open_group(layer_group, kHalf, where);
+  LayerStatistics half = read_sums(group, where);
+  const std::int64_t rows = read_count(group, kHalfSamples, 0, layer.samples(), where);
+  if (rows == 0) return half;
+  const auto first_rows = [rows](const std::vector<MatrixF>& samples) {
+    std::vector<MatrixF> result;
+    for (const MatrixF& head : samples) result.push_back(head.topRows(rows));
+    return result;
+  };
+  for (const auto& field : kSampleFields) half.*field.member = first_rows(layer.*field.member);
+  half.sample_attention = first_rows(layer.sample_attention);
+  return half;
+}
+
+LayerStatistics read_layer(hid_t group, const std::string& where) {
+  LayerStatistics layer = read_sums(group, where);
   if (hdf5::has_member(group, kOutputMetric.name)) {
     layer.output_metric = read_heads<Matrix>(group, kOutputMetric.name, layer.kv_heads,
                                              layer.value_dim, layer.value_dim, where);
@@ -71,6 +93,9 @@ LayerStatistics read_layer(hid_t group, const std::string& where) {
   if (layer.samples() > 0 && hdf5::has_member(group, kSampleAttention)) {
     layer.sample_attention =
         read_heads<MatrixF>(group, kSampleAttention, layer.kv_heads, layer.samples(), 2, where);
+  }
+  if (hdf5::has_member(group, kHalf)) {
+    layer.half.push_back(read_half(group, layer, where + "/" + kHalf));
   }
   layer.check(where);
   return layer;

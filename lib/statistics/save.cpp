@@ -20,9 +20,7 @@ void write_heads(hid_t group, const char* name, const std::vector<Array>& heads)
   hdf5::write_array(group, name, shape, all.data());
 }
 
-void write_layer(hid_t layers, int id, const LayerStatistics& layer) {
-  layer.check(fmt::format("layer {}", id));
-  const hdf5::Handle group = hdf5::create_group(layers, std::to_string(id));
+void write_sums(hid_t group, const LayerStatistics& layer) {
   hdf5::write_attribute(group, "kv_heads", layer.kv_heads);
   hdf5::write_attribute(group, "q_heads", layer.q_heads);
   hdf5::write_attribute(group, "head_dim", layer.head_dim);
@@ -30,7 +28,18 @@ void write_layer(hid_t layers, int id, const LayerStatistics& layer) {
   hdf5::write_attribute(group, "tokens", layer.tokens);
   for (const auto& field : kOuterFields) write_heads(group, field.name, layer.*field.member);
   for (const auto& field : kSumFields) write_heads(group, field.name, layer.*field.member);
+}
+
+void write_layer(hid_t layers, int id, const LayerStatistics& layer) {
+  layer.check(fmt::format("layer {}", id));
+  const hdf5::Handle group = hdf5::create_group(layers, std::to_string(id));
+  write_sums(group, layer);
   if (!layer.output_metric.empty()) write_heads(group, kOutputMetric.name, layer.output_metric);
+  if (!layer.half.empty()) {
+    const hdf5::Handle half = hdf5::create_group(group, kHalf);
+    write_sums(half, layer.half[0]);
+    hdf5::write_attribute(half, kHalfSamples, layer.half[0].samples());
+  }
   if (layer.samples() == 0) return;
   for (const auto& field : kSampleFields) write_heads(group, field.name, layer.*field.member);
   if (!layer.sample_attention.empty()) write_heads(group, kSampleAttention, layer.sample_attention);

@@ -68,6 +68,7 @@ OrderedJson manifest_json(const fs::path& folder, const RotationPair& pair, cons
             {"layers", pair.key.layers.size()}}},
           {"settings", settings_json(info.settings)},
           {"files", listed},
+          {"convergence", info.convergence.value_or(nullptr)},
           {"selection", info.selection.value_or(nullptr)},
           {"validation", info.validation.value_or(nullptr)}};
 }
@@ -101,6 +102,7 @@ PairInfo read_manifest(const Json& manifest, const std::string& source) {
     const auto found = find<Json>(manifest, name, source);
     return found ? std::optional(OrderedJson::parse(found->dump())) : std::nullopt;
   };
+  info.convergence = copy("convergence");
   info.selection = copy("selection");
   info.validation = copy("validation");
   return info;

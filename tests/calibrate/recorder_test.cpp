@@ -106,6 +106,68 @@ TEST(Recorder, MeasuresWhatTheOutputProjectionMakesOfAnError) {
   }
 }
 
+/// Sequences 0, 3, 5, 6 and 9 are the half, whose samples come first; 1, 2, 4, 7 and 8 are the
+/// rest.
+TEST(Recorder, KeepsAHalfOfTheSequencesApart) {
+  Recorder both(Recorder::Options{.layers = {}, .samples = 60, .total_tokens = 60}),
+      half(Recorder::Options{.layers = {}, .samples = 30, .total_tokens = 30}),
+      rest(Recorder::Options{.layers = {}, .samples = 30, .total_tokens = 30});
+  for (const std::int64_t sequence : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    const AttentionEvent event = random_event(6, 0, sequence);
+    both.on_attention(event);
+    const bool first = sequence % 3 == 0 || sequence == 5;
+    (first ? half : rest).on_attention(event);
+  }
+  Statistics all;
+  all.layers.emplace(0, both.finish_layer(0));
+  const auto parts = halves(all);
+  ASSERT_TRUE(parts);
+  const std::array expected = {half.finish_layer(0), rest.finish_layer(0)};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const LayerStatistics &found = (*parts)[i].layers.at(0), &wanted = expected[i];
+    EXPECT_EQ(found.tokens, 30);
+    EXPECT_EQ((*parts)[i].tokens, 30);
+    for (std::size_t head = 0; head < kKvHeads; ++head) {
+      EXPECT_LT((found.query_outer[head] - wanted.query_outer[head]).norm(), 1e-11);
+      EXPECT_LT((found.value_sum[head] - wanted.value_sum[head]).norm(), 1e-11);
+      EXPECT_EQ(found.output_metric[head], wanted.output_metric[head]);
+      EXPECT_EQ(found.key_samples[head], wanted.key_samples[head]);
+      EXPECT_EQ(found.sample_attention[head], wanted.sample_attention[head]);
+    }
+  }
+}
+
+/// The surrogate's weights are the layer's: so the two halves add up to it.
+TEST(Recorder, WeighsTheHalfsValuesAsTheLayers) {
+  const std::array events = {random_event(6, 0, 0), random_event(4, 0, 1)};
+  Recorder recorder(Recorder::Options{});
+  for (const AttentionEvent& event : events) recorder.on_attention(event);
+  const LayerStatistics layer = recorder.finish_layer(0);
+  ASSERT_EQ(layer.half.size(), 1u);
+  double weights = 0;
+  Matrix of_half = Matrix::Zero(kDim, kDim);
+  for (const AttentionEvent& event : events) {
+    for (std::int64_t t = 0; t < event.k.size(0); ++t) {
+      Vector k(kDim), v(kDim);
+      for (int i = 0; i < kDim; ++i) {
+        k[i] = at3(event.k, t, 0, i);
+        v[i] = at3(event.v, t, 0, i);
+      }
+      const double weight = k.dot(layer.query_outer[0] * k);
+      weights += weight;
+      if (event.sequence == 0) of_half += weight * v * v.transpose();
+    }
+  }
+  of_half *= 10 / weights;
+  EXPECT_LT((layer.half[0].weighted_value_outer[0] - of_half).norm(), 1e-12 * of_half.norm());
+}
+
+TEST(Recorder, KeepsNoHalfOfOneSequence) {
+  Recorder recorder(Recorder::Options{});
+  recorder.on_attention(random_event(9, 0, 0));
+  EXPECT_TRUE(recorder.finish_layer(0).half.empty());
+}
+
 TEST(Recorder, TakesWhatItIsAskedFor) {
   Recorder recorder(Recorder::Options{.layers = {1}, .samples = 3, .total_tokens = 9});
   std::int64_t seen = 0;

@@ -122,6 +122,25 @@ INSTANTIATE_TEST_SUITE_P(
                    "is [2, 4, 4], expected [2, 5, 5]"},
         Corruption{"NoDataset", [](hid_t f) { H5Ldelete(f, "/layers/3/value_outer", H5P_DEFAULT); },
                    "\"value_outer\" is missing"},
+        Corruption{"HalfIsAll",
+                   [](hid_t f) { replace_attribute(group(f, "/layers/7/half"), "tokens", 20); },
+                   "no part of 20 tokens"},
+        Corruption{"HalfOfOtherHeads",
+                   [](hid_t f) { replace_attribute(group(f, "/layers/7/half"), "q_heads", 2); },
+                   "no part of"},
+        Corruption{"HalfHasMoreSamples",
+                   [](hid_t f) { replace_attribute(group(f, "/layers/7/half"), "samples", 5); },
+                   "\"samples\" is 5"},
+        Corruption{"HalfIsADataset",
+                   [](hid_t f) {
+                     H5Ldelete(f, "/layers/7/half", H5P_DEFAULT);
+                     H5Lcreate_hard(f, "/layers/7/key_sum", f, "/layers/7/half", H5P_DEFAULT,
+                                    H5P_DEFAULT);
+                   },
+                   "\"half\" is not a readable group"},
+        Corruption{"HalfNotANumber",
+                   [](hid_t f) { poke(f, "/layers/7/half/value_outer", 0, kNan); },
+                   "half: value_outer of head 0 holds a non-finite number"},
         Corruption{"SoftLink",
                    [](hid_t f) {
                      H5Ldelete(f, "/layers/3/key_sum", H5P_DEFAULT);

@@ -41,7 +41,28 @@ inline LayerStatistics example_layer(unsigned seed, int samples = 0) {
   return layer;
 }
 
-/// Statistics of two layers, 3 and 7, whose numbers and dataset depend on the seed.
+/// The same with a half of 8 tokens, and the first `samples` / 2 rows.
+inline LayerStatistics example_layer_with_half(unsigned seed, int samples) {
+  LayerStatistics layer = example_layer(seed, samples);
+  LayerStatistics half = example_layer(seed + 100);
+  half.tokens = 8;
+  half.output_metric.clear();
+  for (std::size_t h = 0; h < 2; ++h) {
+    layer.query_outer[h] += half.query_outer[h];
+    layer.key_outer[h] += half.key_outer[h];
+    layer.value_outer[h] += half.value_outer[h];
+    layer.output_outer[h] += half.output_outer[h];
+    layer.weighted_value_outer[h] += half.weighted_value_outer[h];
+    if (samples == 0) continue;
+    half.key_samples.emplace_back(layer.key_samples[h].topRows(samples / 2));
+    half.value_samples.emplace_back(layer.value_samples[h].topRows(samples / 2));
+  }
+  layer.half.push_back(half);
+  return layer;
+}
+
+/// Statistics of two layers, 3 and 7 (which keeps a half), whose numbers and dataset depend on the
+/// seed.
 inline Statistics example(unsigned seed, int samples = 0) {
   Statistics result;
   result.model = "a model";
@@ -54,7 +75,7 @@ inline Statistics example(unsigned seed, int samples = 0) {
   result.sequences = 2;
   result.sequence_length = 10 + seed;
   result.layers.emplace(3, example_layer(2 * seed, samples));
-  result.layers.emplace(7, example_layer(2 * seed + 1, samples));
+  result.layers.emplace(7, example_layer_with_half(2 * seed + 1, samples));
   return result;
 }
 

@@ -23,6 +23,8 @@ void expect_equal(const LayerStatistics& a, const LayerStatistics& b) {
   for (const auto& field : kSumFields) EXPECT_EQ(a.*field.member, b.*field.member) << field.name;
   for (const auto& field : kSampleFields) EXPECT_EQ(a.*field.member, b.*field.member) << field.name;
   EXPECT_EQ(a.output_metric, b.output_metric);
+  ASSERT_EQ(a.half.size(), b.half.size());
+  if (!a.half.empty()) expect_equal(a.half[0], b.half[0]);
 }
 
 class StatisticsFile : public testing::TestWithParam<int> {

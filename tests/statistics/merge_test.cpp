@@ -30,6 +30,14 @@ TEST(Merge, AddsSumsAndCounts) {
   EXPECT_EQ(total.output_outer[0], left.output_outer[0] + right.output_outer[0]);
   EXPECT_EQ(total.key_sum[1], left.key_sum[1] + right.key_sum[1]);
   EXPECT_EQ(total.samples(), 9);
+  ASSERT_EQ(total.half.size(), 1u);
+  EXPECT_EQ(total.half[0].tokens, 16);
+  EXPECT_EQ(total.half[0].key_sum[1], left.half[0].key_sum[1] + right.half[0].key_sum[1]);
+  ASSERT_EQ(total.half[0].samples(), 4);
+  EXPECT_EQ(total.half[0].value_samples[1], MatrixF(total.value_samples[1].topRows(4)))
+      << "the halves' rows come first";
+  EXPECT_EQ(total.value_samples[1].bottomRows(2), right.value_samples[1].bottomRows(2));
+  EXPECT_TRUE(sum.layers.at(3).half.empty());
   EXPECT_EQ(total.output_metric, left.output_metric) << "of the model, not of the tokens";
 }
 

@@ -9,6 +9,7 @@
 #include "oscar/core/device.h"
 #include "oscar/core/progress.h"
 #include "oscar/model/decoder_stream.h"
+#include "oscar/rotation/convergence.h"
 #include "oscar/rotation/fit.h"
 #include "oscar/text/prompts.h"
 
@@ -51,6 +52,7 @@ struct CalibrateResult {
   int layers = 0;
   double seconds = 0;  ///< the whole run
   HealthReport health;
+  Convergence convergence;
   std::string key_offset_warning;  ///< empty: no danger
   std::optional<Choice> choice;    ///< what --objective auto tried
 };

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,11 @@ struct LayerStatistics {
   /// programs.
   std::vector<Matrix> output_metric;  ///< [H_kv][Dv,Dv]
 
+  /// The same over about half of the sequences, to see how much the fit depends on the data; its
+  /// samples are this layer's first ones. One entry, or none in files of older programs and where
+  /// there was one sequence.
+  std::vector<LayerStatistics> half;
+
   /// Query heads that share a KV head.
   int group() const { return q_heads / kv_heads; }
   /// Rows behind query_outer and output_outer: tokens × group.
@@ -58,7 +65,8 @@ struct LayerStatistics {
   /// n: the rows kept of each head.
   std::int64_t samples() const { return key_samples.empty() ? 0 : key_samples.front().rows(); }
 
-  /// Adds another run's sums and appends its samples; the output metric is the model's, and stays.
+  /// Adds another run's sums and samples; the output metric is the model's, and stays. Keeps a half
+  /// where both have one.
   /// Throws InputError if the shapes differ.
   void merge(const LayerStatistics& other);
 };
@@ -85,6 +93,10 @@ struct Statistics {
 /// sorted. Throws InputError if there are none, the models, tokenizers, precisions, layers or
 /// shapes differ, or the same data comes twice, also inside an earlier merge.
 Statistics merge(std::vector<Statistics> parts);
+
+/// What was measured on the half of the sequences that the layers keep, and on the others, each as
+/// a run of its own. Nothing where a layer keeps none.
+std::optional<std::array<Statistics, 2>> halves(const Statistics& statistics);
 
 /// Writes statistics.h5 atomically, by the HDF5 C API; the same statistics give the same bytes.
 void save_statistics(const std::filesystem::path& path, const Statistics& statistics);

@@ -35,8 +35,9 @@ struct PairInfo {
   std::string objective;  ///< as --objective takes it: "qqt+sst"; file names don't tell sst's kinds
   std::string composition;  ///< "r_h_pbr"
   ServedSettings settings;
-  std::optional<OrderedJson> selection;   ///< what --objective auto tried and chose
-  std::optional<OrderedJson> validation;  ///< summary of a validation report, when there is one
+  std::optional<OrderedJson> convergence;  ///< how much the fit depends on the half of the text
+  std::optional<OrderedJson> selection;    ///< what --objective auto tried and chose
+  std::optional<OrderedJson> validation;   ///< summary of a validation report, when there is one
 };
 
 /// A folder that holds one pair, its manifest.json, and perhaps statistics.h5.
