@@ -105,10 +105,6 @@ std::vector<MatrixF> samples_by_head(const std::vector<at::Tensor>& parts) {
   return result;
 }
 
-}  // namespace
-
-namespace {
-
 /// Sums over some sequences of a layer, as tensors where the events were computed.
 struct Moments {
   std::int64_t tokens = 0;
@@ -140,39 +136,28 @@ struct Moments {
   }
 };
 
-/// What makes the weights w_t = k_t C_Q k_tᵀ of the surrogate C_S: C_Q, and a factor that makes
-/// them sum to the number of tokens.
-struct SurrogateWeights {
-  at::Tensor c_q;     // [kv_heads, D, D]
-  at::Tensor factor;  // [kv_heads, 1, 1]
-
-  /// [kv_heads, T, 1], without the factor.
-  at::Tensor of(const at::Tensor& keys) const {
-    const at::Tensor k = rows_by_kv_head(keys, keys.size(1));
-    return (at::bmm(k, c_q) * k).sum(-1, true);
-  }
+/// Σ w_t v_tᵀ v_t and Σ w_t with the surrogate's weights w_t = k_t C_Q k_tᵀ. Zeros broadcast where
+/// there are no tokens.
+struct WeightedValues {
+  at::Tensor outer;  // [kv_heads, Dv, Dv]
+  at::Tensor sum;    // [kv_heads, 1, 1]
 };
 
-SurrogateWeights surrogate_weights(const Moments& all, std::int64_t query_rows) {
-  SurrogateWeights weights{all.query_outer / static_cast<double>(query_rows), {}};
-  at::Tensor sum = at::zeros({all.query_outer.size(0), 1, 1}, all.query_outer.options());
-  for (const at::Tensor& keys : all.keys) sum += weights.of(keys).sum(1, true);
-  weights.factor = static_cast<double>(all.tokens) / sum.clamp_min(1e-12);
-  return weights;
-}
-
-/// V^T diag(w) V.
-at::Tensor weighted_value_outer(const Moments& moments, const SurrogateWeights& weights) {
-  at::Tensor total = at::zeros_like(moments.value_outer);
+WeightedValues weighted_values(const Moments& moments, const at::Tensor& c_q) {
+  const at::Tensor zero = at::zeros({1, 1, 1}, c_q.options());
+  WeightedValues result{zero, zero};
   for (std::size_t i = 0; i < moments.keys.size(); ++i) {
+    const at::Tensor k = rows_by_kv_head(moments.keys[i], moments.keys[i].size(1));
     const at::Tensor v = rows_by_kv_head(moments.values[i], moments.values[i].size(1));
-    total += at::bmm(v.transpose(1, 2), v * weights.of(moments.keys[i]));
+    const at::Tensor weight = (at::bmm(k, c_q) * k).sum(-1, true);  // [kv_heads, T, 1]
+    result.outer = result.outer + at::bmm(v.transpose(1, 2), v * weight);
+    result.sum = result.sum + weight.sum(1, true);
   }
-  return total * weights.factor;
+  return result;
 }
 
 LayerStatistics statistics_of(const Moments& moments, int q_heads,
-                              const SurrogateWeights& weights) {
+                              const at::Tensor& weighted_value_outer) {
   LayerStatistics result;
   result.kv_heads = static_cast<int>(moments.key_outer.size(0));
   result.q_heads = q_heads;
@@ -186,7 +171,7 @@ LayerStatistics statistics_of(const Moments& moments, int q_heads,
   result.value_outer = matrices(moments.value_outer);
   result.value_sum = vectors(moments.value_sum);
   result.output_outer = matrices(moments.output_outer);
-  result.weighted_value_outer = matrices(weighted_value_outer(moments, weights));
+  result.weighted_value_outer = matrices(weighted_value_outer);
   result.key_samples = samples_by_head(moments.key_samples);
   result.value_samples = samples_by_head(moments.value_samples);
   result.sample_attention = samples_by_head(moments.sample_attention);
@@ -273,12 +258,18 @@ LayerStatistics Recorder::finish_layer(int layer) {
   const auto& [first, second] = sums->halves;
   Moments all = first;
   all.add(second);
-  const SurrogateWeights weights =
-      surrogate_weights(all, all.tokens * (sums->q_heads / all.query_outer.size(0)));
-  LayerStatistics result = statistics_of(all, sums->q_heads, weights);
+  const at::Tensor c_q =
+      all.query_outer / static_cast<double>(all.tokens * (sums->q_heads / all.query_outer.size(0)));
+  const WeightedValues of_first = weighted_values(first, c_q),
+                       of_second = weighted_values(second, c_q);
+  // Makes the weights of both halves together sum to the number of tokens.
+  const at::Tensor factor =
+      static_cast<double>(all.tokens) / (of_first.sum + of_second.sum).clamp_min(1e-12);
+  LayerStatistics result =
+      statistics_of(all, sums->q_heads, (of_first.outer + of_second.outer) * factor);
   result.output_metric = matrices(sums->output_metric);
   if (first.tokens > 0 && second.tokens > 0) {
-    result.half.push_back(statistics_of(first, sums->q_heads, weights));
+    result.half.push_back(statistics_of(first, sums->q_heads, of_first.outer * factor));
   }
   return result;
 }

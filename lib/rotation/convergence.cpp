@@ -57,8 +57,7 @@ Scored scored_rows(const LayerStatistics& half, std::size_t head, Side side,
     return result;
   }
   const MatrixF& samples = key ? half.key_samples[head] : half.value_samples[head];
-  const VectorF weights = half.sample_attention.empty() ? VectorF(VectorF::Ones(samples.rows()))
-                                                        : attention_weights(half, head, side);
+  const VectorF weights = row_weights(half, head, side);
   const Eigen::Index count = std::min(rows_a_head(half), samples.rows());
   result.rows.resize(count, samples.cols());
   result.weight.resize(count);
@@ -242,19 +241,19 @@ Convergence check_convergence(const Statistics& statistics, FitOptions options,
                               const Device& device) {
   Convergence result;
   options.training.steps = 0;
-  std::optional<Fits> fits;
-  if (auto parts = halves(statistics); !parts) {
+  auto parts = halves(statistics);
+  if (!parts) {
     result.message =
         "unknown, the statistics keep no halves to compare (one sequence, or an older program's "
         "file)";
     return result;
-  } else {
-    try {
-      fits = fit_halves(statistics, std::move(*parts), options, device);
-    } catch (const InputError& error) {
-      result.message = fmt::format("unknown, half of the data cannot be fitted ({})", error.what());
-      return result;
-    }
+  }
+  std::optional<Fits> fits;
+  try {
+    fits = fit_halves(statistics, std::move(*parts), options, device);
+  } catch (const InputError& error) {
+    result.message = fmt::format("unknown, half of the data cannot be fitted ({})", error.what());
+    return result;
   }
   for (const Side side : {Side::key, Side::value}) {
     for (const auto& entry : statistics.layers) {

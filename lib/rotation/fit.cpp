@@ -56,8 +56,7 @@ TrainingRows training_rows(Side side, const FitUnit& unit, bool centred) {
           (layer.key_sum[head] / static_cast<double>(layer.tokens)).cast<float>().transpose();
     }
     result.rows.push_back(std::move(rows));
-    result.weight.push_back(layer.sample_attention.empty() ? VectorF(VectorF::Ones(layer.samples()))
-                                                           : attention_weights(layer, head, side));
+    result.weight.push_back(row_weights(layer, head, side));
     result.metric.push_back(error_cost(layer, head, side));
   }
   return result;

@@ -1,44 +1,51 @@
+#include <algorithm>
+#include <utility>
+
 #include "statistics/fields.h"
 
 namespace oscar {
 
 namespace {
 
-/// What is in `whole` and not in its half.
-LayerStatistics rest_of(const LayerStatistics& whole) {
-  const LayerStatistics& half = whole.half[0];
-  LayerStatistics rest = whole;
-  rest.half.clear();
-  rest.tokens -= half.tokens;
-  const auto heads = static_cast<std::size_t>(whole.kv_heads);
+/// Leaves what is in the layer and not in its half, which is returned.
+LayerStatistics take_half(LayerStatistics& layer) {
+  LayerStatistics half = std::move(layer.half[0]);
+  layer.half.clear();
+  half.output_metric = layer.output_metric;
+  layer.tokens -= half.tokens;
+  const auto heads = static_cast<std::size_t>(layer.kv_heads);
   for (std::size_t h = 0; h < heads; ++h) {
-    for (const auto& field : kOuterFields) (rest.*field.member)[h] -= (half.*field.member)[h];
-    for (const auto& field : kSumFields) (rest.*field.member)[h] -= (half.*field.member)[h];
+    for (const auto& field : kOuterFields) (layer.*field.member)[h] -= (half.*field.member)[h];
+    for (const auto& field : kSumFields) (layer.*field.member)[h] -= (half.*field.member)[h];
   }
-  const std::int64_t rows = whole.samples() - half.samples();
+  const std::int64_t rows = layer.samples() - half.samples();
   const auto keep_last = [rows](std::vector<MatrixF>& samples) {
     for (MatrixF& head : samples) head = MatrixF(head.bottomRows(rows));
     if (rows == 0) samples.clear();
   };
-  for (const auto& field : kSampleFields) keep_last(rest.*field.member);
-  keep_last(rest.sample_attention);
-  return rest;
+  for (const auto& field : kSampleFields) keep_last(layer.*field.member);
+  keep_last(layer.sample_attention);
+  return half;
 }
 
 }  // namespace
 
 std::optional<std::array<Statistics, 2>> halves(const Statistics& statistics) {
-  std::array<Statistics, 2> result = {statistics, statistics};
-  for (const auto& [id, layer] : statistics.layers) {
-    if (layer.half.empty()) return std::nullopt;
-    result[0].layers[id] = layer.half[0];
-    result[0].layers[id].output_metric = layer.output_metric;
-    result[1].layers[id] = rest_of(layer);
+  const auto keeps_none = [](const auto& entry) { return entry.second.half.empty(); };
+  if (std::any_of(statistics.layers.begin(), statistics.layers.end(), keeps_none)) {
+    return std::nullopt;
   }
-  for (Statistics& half : result) {
-    half.tokens = half.layers.empty() ? 0 : half.layers.begin()->second.tokens;
+  Statistics rest = statistics;
+  auto layers = std::exchange(rest.layers, {});
+  Statistics half = rest;
+  for (auto& [id, layer] : layers) {
+    half.layers.emplace(id, take_half(layer));
+    rest.layers.emplace(id, std::move(layer));
   }
-  return result;
+  for (Statistics* part : {&half, &rest}) {
+    part->tokens = part->layers.empty() ? 0 : part->layers.begin()->second.tokens;
+  }
+  return std::array{std::move(half), std::move(rest)};
 }
 
 }  // namespace oscar

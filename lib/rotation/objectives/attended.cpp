@@ -16,6 +16,11 @@ VectorF attention_weights(const LayerStatistics& layer, std::size_t head, Side s
   return weights / weights.mean();
 }
 
+VectorF row_weights(const LayerStatistics& layer, std::size_t head, Side side) {
+  return layer.sample_attention.empty() ? VectorF(VectorF::Ones(layer.samples()))
+                                        : attention_weights(layer, head, side);
+}
+
 Matrix attended_moment(const FitUnit& unit, std::size_t head, Side side, bool centred) {
   const LayerStatistics& layer = *unit.statistics;
   const auto& samples = side == Side::key ? layer.key_samples : layer.value_samples;
