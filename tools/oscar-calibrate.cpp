@@ -4,6 +4,7 @@
 
 #include "command_line.h"
 #include "oscar/calibrate/calibrate.h"
+#include "oscar/calibrate/key_bias.h"
 #include "oscar/calibrate/summary.h"
 #include "oscar/core/atomic_file.h"
 #include "oscar/core/json.h"
@@ -111,6 +112,51 @@ int report(const CalibrateResult& result, const CommonOptions& common) {
   return result.health.verdict == Health::bad ? kBelowThreshold : kDone;
 }
 
+struct KeyBiasArguments {
+  std::filesystem::path model, statistics, output;
+  KeyBiasOptions options;
+  bool force = false;
+
+  void add_to(CLI::App& app) {
+    app.add_option("MODEL", model, "Hugging Face folder or GGUF file")
+        ->required()
+        ->type_name("PATH");
+    app.add_option("--statistics", statistics, "statistics.h5 of a calibration of this model")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--context", options.context, "Tokens that will be served at most")
+        ->required()
+        ->check(CLI::PositiveNumber);
+    app.add_option("--max-angle", options.max_angle,
+                   "Radians that RoPE may turn a plane by over the context")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("-o,--output", output, "Patch to write (.safetensors)")
+        ->required()
+        ->type_name("FILE");
+    app.add_flag("--force", force, "Replace the output file");
+  }
+};
+
+int take_key_bias(const KeyBiasArguments& arguments, const CommonOptions& common) {
+  refuse_existing(arguments.output, arguments.force);
+  const auto checkpoint = Checkpoint::open(arguments.model);
+  const KeyBiasPatch patch =
+      take_key_biases(*checkpoint, load_statistics(arguments.statistics), arguments.options);
+  fmt::print("{}", to_text(patch));
+  if (patch.tensors.empty()) {
+    fmt::print("Nothing was written.\n");
+  } else {
+    write_patch(arguments.output, patch.tensors);
+    fmt::print(
+        "\nWritten: {0}\nCalibrate again with --patch {0}; oscar-validate then also measures what "
+        "the patch alone costs.\n",
+        arguments.output.string());
+  }
+  write_result(common, to_json(patch));
+  return patch.tensors.empty() && !patch.heads.empty() ? kBelowThreshold : kDone;
+}
+
 int calibrate_model(CalibrateOptions options, const CommonOptions& common, bool dry_run) {
   options.device = common.parsed_device();
   options.progress = common.parsed_progress();
@@ -141,11 +187,16 @@ int run_main(int argc, char** argv) {
   FitArguments fit_arguments;
   std::vector<int> layers;
   bool dry_run = false;
+  std::optional<std::filesystem::path> patch;
   app.add_option("MODEL", options.model, "Hugging Face folder or GGUF file")->type_name("PATH");
   app.add_option("-o,--output", options.output, "Folder to write")
       ->group("Output")
       ->type_name("DIR");
   app.add_flag("--force", options.force, "Replace what the output folder holds")->group("Output");
+  app.add_option("--patch", patch,
+                 "Safetensors with other values for some of the model's tensors (see key-bias)")
+      ->group("Model")
+      ->type_name("FILE");
   app.add_flag("--resume", options.resume, "Go on with an interrupted run")->group("Running");
   app.add_option("--state-interval", options.state_interval_seconds,
                  "Seconds between keeping the hidden states for --resume")
@@ -190,6 +241,13 @@ int run_main(int argc, char** argv) {
       ->type_name("FILE");
   merge_command->add_flag("--force", options.force, "Replace the output file");
 
+  KeyBiasArguments key_bias_arguments;
+  auto* key_bias_command = app.add_subcommand(
+      "key-bias",
+      "Take what RoPE barely turns out of the key biases, as a patch of the checkpoint");
+  key_bias_arguments.add_to(*key_bias_command);
+  common.add_to(*key_bias_command);
+
   std::filesystem::path inspected;
   auto* inspect_command =
       app.add_subcommand("inspect", "Say what a statistics or rotation file holds");
@@ -216,6 +274,7 @@ int run_main(int argc, char** argv) {
       fmt::print("{}: {} tokens of {} runs\n", options.output.string(), sum.tokens, parts.size());
       return kDone;
     }
+    if (*key_bias_command) return take_key_bias(key_bias_arguments, common);
     if (*inspect_command) {
       const OrderedJson found = inspect(inspected);
       fmt::print("{}", inspect_text(found));
@@ -225,6 +284,7 @@ int run_main(int argc, char** argv) {
     if (options.model.empty() || options.output.empty()) {
       fail_input("MODEL and --output are needed; see --help");
     }
+    options.patch = patch;
     options.prompts = text.prompts;
     options.chat_template = text.chat_template;
     options.precision = text.precision;

@@ -8,6 +8,7 @@
 #include "oscar/calibrate/recorder.h"
 #include "oscar/core/atomic_file.h"
 #include "oscar/core/error.h"
+#include "oscar/core/hash.h"
 #include "oscar/core/log.h"
 #include "oscar/core/system.h"
 #include "oscar/core/version.h"
@@ -30,6 +31,7 @@ double seconds_since(Clock::time_point start) {
 /// The user's input, opened and checked.
 struct Input {
   std::unique_ptr<Checkpoint> checkpoint;
+  std::shared_ptr<const CheckpointPatch> patch;
   std::string tokenizer_fingerprint;
   TokenBatch tokens;
   TokenBatch held_out;  ///< what a selection is scored on
@@ -62,6 +64,7 @@ void load_text(Input& input, const Tokenizer& tokenizer, const CalibrateOptions&
 Input open_input(const CalibrateOptions& options) {
   Input input;
   input.checkpoint = Checkpoint::open(options.model);
+  if (options.patch) input.patch = CheckpointPatch::open(*options.patch, *input.checkpoint);
   const Tokenizer tokenizer = Tokenizer::load(options.model);
   input.tokenizer_fingerprint = tokenizer.fingerprint();
   load_text(input, tokenizer, options);
@@ -99,6 +102,7 @@ CalibratePlan plan_for(const Input& input, const CalibrateOptions& options) {
 OrderedJson identity(const Input& input, const CalibrateOptions& options) {
   return {{"tool_version", kVersion},
           {"model_fingerprint", input.checkpoint->fingerprint()},
+          {"patch_sha256", input.patch ? input.patch->sha256() : ""},
           {"tokenizer_fingerprint", input.tokenizer_fingerprint},
           {"dataset_sha256", input.tokens.sha256()},
           {"sequence_length", input.tokens.sequence_length},
@@ -146,8 +150,9 @@ void check_space(const fs::path& output, std::int64_t needed) {
 /// Streams the model over the tokens and leaves every recorded layer as a file of the unfinished
 /// run.
 void record_layers(const Input& input, const CalibrateOptions& options, const UnfinishedRun& run) {
-  DecoderStream stream(*input.checkpoint, input.tokens,
-                       {.device = options.device, .precision = input.precision});
+  DecoderStream stream(
+      *input.checkpoint, input.tokens,
+      {.device = options.device, .precision = input.precision, .patch = input.patch.get()});
   Recorder recorder(
       Recorder::Options{input.layers, samples_to_keep(options), input.tokens.tokens()});
   const auto registration = stream.add_hook(recorder);
@@ -196,6 +201,7 @@ Statistics collect(const Input& input, const CalibrateOptions& options, const Un
   statistics.dataset_sha256 = input.tokens.sha256();
   statistics.tool_version = kVersion;
   statistics.precision = name_of(input.precision);
+  if (input.patch) statistics.patch_sha256 = input.patch->sha256();
   statistics.tokens = input.tokens.tokens();
   statistics.sequences = static_cast<std::int64_t>(input.tokens.sequences.size());
   statistics.sequence_length = input.tokens.sequence_length;
@@ -221,7 +227,7 @@ Fitted fit_as_asked(const Statistics& statistics, const FitOptions& fit_options,
 
 Fitted fit_best(const Statistics& statistics, const Input& input, const CalibrateOptions& options) {
   Choice choice = choose(
-      *input.checkpoint, statistics, input.held_out, *options.selection,
+      *input.checkpoint, input.patch, statistics, input.held_out, *options.selection,
       {.device = options.device, .precision = input.precision, .progress = options.progress});
   const Trial& best = choice.best();
   Fitted fitted{best.candidate.pair, best.fit, best.candidate.settings, {}};
@@ -264,6 +270,26 @@ CalibrateResult write_result(const Statistics& statistics, const fs::path& outpu
   return result;
 }
 
+/// Puts a copy of the patch among the files of a pair.
+void add_patch(const fs::path& patch, const fs::path& output, std::vector<std::string>& listed) {
+  const fs::path place = output / kPatchFileName;
+  if (!fs::exists(place) || !fs::equivalent(patch, place)) write_file(place, read_file(patch));
+  listed.emplace_back(kPatchFileName);
+}
+
+/// The patch that the weights behind the statistics had: it must lie beside them.
+fs::path patch_beside(const fs::path& statistics_file, const Statistics& statistics) {
+  fs::path patch = fs::absolute(statistics_file).parent_path() / kPatchFileName;
+  if (!fs::exists(patch) || sha256_file(patch) != statistics.patch_sha256) {
+    fail_input(
+        "{}: was recorded with patched weights (sha256 {}), but {} {}; put the patch there, the "
+        "rotations do not work without it",
+        statistics_file.string(), statistics.patch_sha256, patch.string(),
+        fs::exists(patch) ? "is another" : "is missing");
+  }
+  return patch;
+}
+
 }  // namespace
 
 CalibratePlan plan_calibration(const CalibrateOptions& options) {
@@ -284,10 +310,12 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     const Statistics statistics = collect(input, options, run);
     const fs::path statistics_file = options.output / "statistics.h5";
     save_statistics(statistics_file, statistics);
+    std::vector<std::string> listed = {"statistics.h5"};
+    if (input.patch) add_patch(input.patch->path(), options.output, listed);
     Fitted fitted = options.selection ? fit_best(statistics, input, options)
                                       : fit_as_asked(statistics, options.fit, options.device);
-    CalibrateResult result = write_result(statistics, options.output, std::move(fitted),
-                                          options.device, {"statistics.h5"});
+    CalibrateResult result =
+        write_result(statistics, options.output, std::move(fitted), options.device, listed);
     run.remove();
     result.statistics_file = statistics_file;
     result.seconds = seconds_since(start);
@@ -307,12 +335,16 @@ CalibrateResult fit_statistics(const fs::path& statistics_file, const fs::path& 
                                const FitOptions& options, const Device& device, bool force) {
   const auto start = Clock::now();
   const Statistics statistics = load_statistics(statistics_file);
+  std::optional<fs::path> patch;
+  if (!statistics.patch_sha256.empty()) patch = patch_beside(statistics_file, statistics);
   refuse_existing(output, force);
   std::error_code error;
   fs::create_directories(output, error);
   if (error) fail_input("{}: cannot be created ({})", output.string(), error.message());
+  std::vector<std::string> listed;
+  if (patch) add_patch(*patch, output, listed);
   CalibrateResult result =
-      write_result(statistics, output, fit_as_asked(statistics, options, device), device, {});
+      write_result(statistics, output, fit_as_asked(statistics, options, device), device, listed);
   result.statistics_file = statistics_file;
   result.seconds = seconds_since(start);
   return result;

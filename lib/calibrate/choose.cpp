@@ -20,9 +20,13 @@ constexpr double kClipStep = 0.02;
 /// Trials that were scored, and those that wait for it.
 class Trials {
  public:
-  Trials(const Checkpoint& checkpoint, const Statistics& statistics, const TokenBatch& held_out,
-         const ScoreOptions& options)
-      : checkpoint_(checkpoint), statistics_(statistics), held_out_(held_out), options_(options) {}
+  Trials(const Checkpoint& checkpoint, std::shared_ptr<const CheckpointPatch> patch,
+         const Statistics& statistics, const TokenBatch& held_out, const ScoreOptions& options)
+      : checkpoint_(checkpoint),
+        patch_(std::move(patch)),
+        statistics_(statistics),
+        held_out_(held_out),
+        options_(options) {}
 
   void fit_preset(const std::string& name, const FitOptions& fit_options) {
     Trial trial;
@@ -36,6 +40,7 @@ class Trials {
   /// Returns the trial's number.
   std::size_t add(const std::string& name, Trial trial) {
     trial.name = trial.candidate.name = name;
+    trial.candidate.patch = patch_;
     check_fits(trial.candidate.pair, checkpoint_.config(), name);
     waiting_.push_back(std::move(trial));
     return choice_.trials.size() + waiting_.size() - 1;
@@ -71,6 +76,7 @@ class Trials {
 
  private:
   const Checkpoint& checkpoint_;
+  std::shared_ptr<const CheckpointPatch> patch_;
   const Statistics& statistics_;
   const TokenBatch& held_out_;
   ScoreOptions options_;
@@ -201,9 +207,10 @@ std::size_t refine(Trials& trials, std::size_t chosen, const Statistics& statist
 
 }  // namespace
 
-Choice choose(const Checkpoint& checkpoint, const Statistics& statistics,
-              const TokenBatch& held_out, const Selection& selection, const ScoreOptions& options) {
-  Trials trials(checkpoint, statistics, held_out, options);
+Choice choose(const Checkpoint& checkpoint, const std::shared_ptr<const CheckpointPatch>& patch,
+              const Statistics& statistics, const TokenBatch& held_out, const Selection& selection,
+              const ScoreOptions& options) {
+  Trials trials(checkpoint, patch, statistics, held_out, options);
   for (const char* name : kPresets) {
     FitOptions fit_options;
     apply_objective(fit_options, name);

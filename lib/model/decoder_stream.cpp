@@ -36,6 +36,7 @@ struct DecoderStream::Impl {
   struct Stream {
     at::Tensor hidden;            ///< [all tokens, hidden]
     AttentionFunction attention;  ///< empty: exact
+    const CheckpointPatch* patch = nullptr;
   };
 
   const Checkpoint& checkpoint;
@@ -224,7 +225,7 @@ DecoderStream::DecoderStream(const Checkpoint& checkpoint, const TokenBatch& tok
   at::globalContext().setDeterministicCuDNN(true);
   const at::InferenceMode guard;
   impl_->lay_out();
-  impl_->streams.push_back({impl_->embed(), {}});
+  impl_->streams.push_back({impl_->embed(), {}, options.patch});
   std::int64_t longest = 0;
   for (std::size_t s = 0; s < tokens.sequences.size(); ++s)
     longest = std::max(longest, impl_->length(s));
@@ -234,9 +235,9 @@ DecoderStream::DecoderStream(const Checkpoint& checkpoint, const TokenBatch& tok
 
 DecoderStream::~DecoderStream() = default;
 
-int DecoderStream::add_stream(AttentionFunction attention) {
+int DecoderStream::add_stream(AttentionFunction attention, const CheckpointPatch* patch) {
   if (impl_->next_layer != 0) fail("streams are added before the first layer runs");
-  impl_->streams.push_back({impl_->streams[0].hidden.clone(), std::move(attention)});
+  impl_->streams.push_back({impl_->streams[0].hidden.clone(), std::move(attention), patch});
   return static_cast<int>(impl_->streams.size()) - 1;
 }
 
@@ -250,10 +251,16 @@ int DecoderStream::next_layer() const {
 void DecoderStream::run_layer() {
   if (next_layer() >= layer_count()) fail("all {} layers have run", layer_count());
   const at::InferenceMode guard;
-  const LayerWeights weights = impl_->loader.take(impl_->next_layer);
+  const int layer = impl_->next_layer;
+  const LayerWeights loaded = impl_->loader.take(layer);
+  std::vector<LayerWeights> weights;
+  for (const Impl::Stream& stream : impl_->streams) {
+    weights.push_back(
+        stream.patch == nullptr ? loaded : impl_->loader.patched(loaded, layer, *stream.patch));
+  }
   for (const Chunk& chunk : impl_->chunks) {
     for (std::size_t stream = 0; stream < impl_->streams.size(); ++stream) {
-      impl_->run_chunk(static_cast<int>(stream), chunk, weights);
+      impl_->run_chunk(static_cast<int>(stream), chunk, weights[stream]);
     }
   }
   ++impl_->next_layer;

@@ -36,41 +36,69 @@ LayerLoader::~LayerLoader() {
   if (pending_.valid()) pending_.wait();
 }
 
+namespace {
+
+struct NamedWeight {
+  const char* name;
+  at::Tensor LayerWeights::*tensor;
+  bool ModelConfig::*needed = nullptr;  ///< null: always there
+};
+
+constexpr NamedWeight kWeights[] = {
+    {"input_layernorm.weight", &LayerWeights::input_norm},
+    {"self_attn.q_proj.weight", &LayerWeights::q},
+    {"self_attn.k_proj.weight", &LayerWeights::k},
+    {"self_attn.v_proj.weight", &LayerWeights::v},
+    {"self_attn.o_proj.weight", &LayerWeights::o},
+    {"post_attention_layernorm.weight", &LayerWeights::post_attention_norm},
+    {"mlp.gate_proj.weight", &LayerWeights::gate},
+    {"mlp.up_proj.weight", &LayerWeights::up},
+    {"mlp.down_proj.weight", &LayerWeights::down},
+    {"self_attn.q_proj.bias", &LayerWeights::q_bias, &ModelConfig::qkv_bias},
+    {"self_attn.k_proj.bias", &LayerWeights::k_bias, &ModelConfig::qkv_bias},
+    {"self_attn.v_proj.bias", &LayerWeights::v_bias, &ModelConfig::qkv_bias},
+    {"self_attn.o_proj.bias", &LayerWeights::o_bias, &ModelConfig::output_bias},
+    {"mlp.gate_proj.bias", &LayerWeights::gate_bias, &ModelConfig::mlp_bias},
+    {"mlp.up_proj.bias", &LayerWeights::up_bias, &ModelConfig::mlp_bias},
+    {"mlp.down_proj.bias", &LayerWeights::down_bias, &ModelConfig::mlp_bias},
+    {"self_attn.q_norm.weight", &LayerWeights::q_norm, &ModelConfig::qk_norm},
+    {"self_attn.k_norm.weight", &LayerWeights::k_norm, &ModelConfig::qk_norm},
+};
+
+std::string full_name(int layer, const NamedWeight& weight) {
+  return fmt::format("model.layers.{}.{}", layer, weight.name);
+}
+
+}  // namespace
+
 LayerWeights LayerLoader::load(int layer) const {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const auto get = [&](const char* name) {
-    const TensorView& view = checkpoint_.tensor(prefix + name);
-    return load_tensor(view, 0, view.rows(), type_, device_);
-  };
-  const auto get_if = [&](bool there, const char* name) {
-    return there ? get(name) : at::Tensor();
-  };
-  const ModelConfig& c = checkpoint_.config();
-  LayerWeights w;
+  const ModelConfig& config = checkpoint_.config();
+  LayerWeights weights;
   try {
-    w.input_norm = get("input_layernorm.weight");
-    w.q = get("self_attn.q_proj.weight");
-    w.k = get("self_attn.k_proj.weight");
-    w.v = get("self_attn.v_proj.weight");
-    w.o = get("self_attn.o_proj.weight");
-    w.post_attention_norm = get("post_attention_layernorm.weight");
-    w.gate = get("mlp.gate_proj.weight");
-    w.up = get("mlp.up_proj.weight");
-    w.down = get("mlp.down_proj.weight");
-    w.q_bias = get_if(c.qkv_bias, "self_attn.q_proj.bias");
-    w.k_bias = get_if(c.qkv_bias, "self_attn.k_proj.bias");
-    w.v_bias = get_if(c.qkv_bias, "self_attn.v_proj.bias");
-    w.o_bias = get_if(c.output_bias, "self_attn.o_proj.bias");
-    w.gate_bias = get_if(c.mlp_bias, "mlp.gate_proj.bias");
-    w.up_bias = get_if(c.mlp_bias, "mlp.up_proj.bias");
-    w.down_bias = get_if(c.mlp_bias, "mlp.down_proj.bias");
-    w.q_norm = get_if(c.qk_norm, "self_attn.q_norm.weight");
-    w.k_norm = get_if(c.qk_norm, "self_attn.k_norm.weight");
+    for (const NamedWeight& weight : kWeights) {
+      if (weight.needed != nullptr && !(config.*weight.needed)) continue;
+      const TensorView& view = checkpoint_.tensor(full_name(layer, weight));
+      weights.*weight.tensor = load_tensor(view, 0, view.rows(), type_, device_);
+    }
   } catch (const InputError& error) {
     fail_input("{}: layer {}: {}", checkpoint_.path().string(), layer, error.what());
   }
   checkpoint_.release_layer(layer);
-  return w;
+  return weights;
+}
+
+LayerWeights LayerLoader::patched(LayerWeights weights, int layer,
+                                  const CheckpointPatch& patch) const {
+  try {
+    for (const NamedWeight& weight : kWeights) {
+      const TensorView* view = patch.find(full_name(layer, weight));
+      if (view == nullptr) continue;
+      weights.*weight.tensor = load_tensor(*view, 0, view->rows(), type_, device_);
+    }
+  } catch (const InputError& error) {
+    fail_input("{}: layer {}: {}", patch.path().string(), layer, error.what());
+  }
+  return weights;
 }
 
 void LayerLoader::begin(int layer) {

@@ -5,6 +5,7 @@
 #include <future>
 
 #include "oscar/checkpoint/checkpoint.h"
+#include "oscar/checkpoint/checkpoint_patch.h"
 
 namespace oscar {
 
@@ -27,6 +28,8 @@ class LayerLoader {
   /// The weights of layer `layer`; begins to load layer + 1. Throws InputError naming layer and
   /// tensor if a weight is NaN or infinite.
   LayerWeights take(int layer);
+  /// The same with a patch's tensors in the place of the checkpoint's; the rest is shared.
+  LayerWeights patched(LayerWeights weights, int layer, const CheckpointPatch& patch) const;
 
  private:
   LayerWeights load(int layer) const;

@@ -2,19 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
-#include "oscar/checkpoint/config.h"
+#include "oscar/model/rope.h"
 
 namespace oscar {
-
-/// Inverse frequencies of the D/2 rotated planes, and the factor on cosines and sines: as
-/// transformers computes them for each kind of scaling.
-struct RopeFrequencies {
-  std::vector<double> inverse;
-  double attention_factor = 1.0;
-};
-RopeFrequencies rope_frequencies(const ModelConfig& config);
 
 /// Tables of cosines and sines, float32 [positions, D]: the halves repeat, as Hugging Face's
 /// half-split rotation wants them.

@@ -35,9 +35,9 @@ std::string key_offset_warning(const Statistics& statistics, const FitOptions& o
       "in {} heads the mean key is more than {:.0f} times as long as keys are spread around it "
       "(layer "
       "{}, head {}: {:.1f} times); this rotation spreads that constant over all channels, and two "
-      "bits will not carry it. Fit with --target, --composition r_o or, where the engine loads "
-      "format "
-      "v3, --center-keys, and validate before serving",
+      "bits will not carry it. Where the engine loads format v3, use --center-keys or --target; "
+      "else take what RoPE barely turns out of the key biases (oscar-calibrate key-bias) or use "
+      "--composition r_o; validate before serving",
       found.size(), kLargeKeyOffset, found[0].layer, found[0].head, found[0].ratio);
 }
 

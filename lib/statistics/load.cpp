@@ -157,6 +157,9 @@ Statistics load_statistics(const std::filesystem::path& path) {
   result.tokenizer_fingerprint = hdf5::read_text(file, "tokenizer_fingerprint", where);
   result.dataset_sha256 = hdf5::read_text(file, "dataset_sha256", where);
   result.precision = hdf5::read_text(file, "precision", where);
+  if (hdf5::has_attribute(file, "patch_sha256")) {
+    result.patch_sha256 = hdf5::read_text(file, "patch_sha256", where);
+  }
   result.tokens = read_count(file, "tokens", 0, kAny, where);
   result.sequences = read_count(file, "sequences", 0, kAny, where);
   result.sequence_length = read_count(file, "sequence_length", 0, kAny, where);

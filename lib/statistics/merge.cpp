@@ -26,6 +26,7 @@ void add(Statistics& total, const Statistics& part) {
   require_equal("tokenizers (fingerprints)", total.tokenizer_fingerprint,
                 part.tokenizer_fingerprint);
   require_equal("precision", total.precision, part.precision);
+  require_equal("checkpoint patches (sha256)", total.patch_sha256, part.patch_sha256);
   if (total.layers.size() != part.layers.size()) {
     fail_input("statistics of {} layers and of {} layers cannot be merged", total.layers.size(),
                part.layers.size());

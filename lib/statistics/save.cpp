@@ -67,6 +67,9 @@ void save_statistics(const std::filesystem::path& path, const Statistics& statis
     hdf5::write_attribute(file, "sequences", statistics.sequences);
     hdf5::write_attribute(file, "sequence_length", statistics.sequence_length);
     hdf5::write_attribute(file, "precision", statistics.precision);
+    if (!statistics.patch_sha256.empty()) {
+      hdf5::write_attribute(file, "patch_sha256", statistics.patch_sha256);
+    }
     hdf5::write_attribute(file, "surrogate_additive", std::int64_t{statistics.surrogate_additive});
     if (!statistics.merged_from.empty()) {
       hdf5::write_attribute(file, "merged_from", join(statistics.merged_from));

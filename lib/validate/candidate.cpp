@@ -106,9 +106,10 @@ RotationPair baseline_pair(const std::string& name, const ModelConfig& config) {
   return pair;
 }
 
-std::vector<Candidate> load_candidates(const ValidateOptions& options, const ModelConfig& config,
-                                       const std::string& model_fingerprint,
+std::vector<Candidate> load_candidates(const ValidateOptions& options, const Checkpoint& checkpoint,
                                        const std::string& dataset_sha256) {
+  const ModelConfig& config = checkpoint.config();
+  const std::string model_fingerprint = checkpoint.fingerprint();
   std::vector<Candidate> candidates;
   for (const fs::path& path : options.rotations) {
     PairFolder folder = load_pair(path);
@@ -126,11 +127,14 @@ std::vector<Candidate> load_candidates(const ValidateOptions& options, const Mod
                    path.string());
     }
     const ServedSettings served = folder.info ? folder.info->settings : ServedSettings{};
-    candidates.push_back({unique_name(path, candidates), false, std::move(folder.pair),
-                          options.settings.apply(served)});
+    candidates.push_back(
+        {unique_name(path, candidates), false, std::move(folder.pair),
+         options.settings.apply(served),
+         folder.patch_file ? CheckpointPatch::open(*folder.patch_file, checkpoint) : nullptr});
   }
   for (const std::string& name : options.baselines) {
-    candidates.push_back({name, true, baseline_pair(name, config), options.settings.apply({})});
+    candidates.push_back(
+        {name, true, baseline_pair(name, config), options.settings.apply({}), nullptr});
   }
   if (candidates.empty()) fail_input("there is nothing to score: no rotations and no baselines");
   return candidates;

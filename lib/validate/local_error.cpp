@@ -20,7 +20,7 @@ double ratio(double error, double norm) {
 }  // namespace
 
 void LocalError::on_attention(const AttentionEvent& event) {
-  if (event.stream != 0) return;
+  if (event.stream != stream_) return;
   const std::int64_t length = event.q.size(0), first = first_scored_position(first_scored_, length);
   if (first >= length) return;
   const auto quantised = attention_.attend(event, first);

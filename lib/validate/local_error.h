@@ -6,13 +6,14 @@
 
 namespace oscar {
 
-/// Measures, on the reference stream's own q, k and v, what one candidate's cache does to the
+/// Measures, on an unquantised stream's own q, k and v, what one candidate's cache does to the
 /// attention logits and outputs of every layer.
 class LocalError : public AttentionHook {
  public:
-  /// `first_scored`: first position of a sequence that counts; -1: the second half.
-  LocalError(QuantisedAttention& attention, std::int64_t first_scored)
-      : attention_(attention), first_scored_(first_scored) {}
+  /// `stream`: the one that is measured on. `first_scored`: first position of a sequence that
+  /// counts; -1: the second half.
+  LocalError(QuantisedAttention& attention, int stream, std::int64_t first_scored)
+      : attention_(attention), stream_(stream), first_scored_(first_scored) {}
 
   void on_attention(const AttentionEvent& event) override;
 
@@ -25,6 +26,7 @@ class LocalError : public AttentionHook {
     std::int64_t pairs = 0;               ///< of one head
   };
   QuantisedAttention& attention_;
+  int stream_;
   std::int64_t first_scored_;
   std::map<int, Sums> sums_;
 };

@@ -31,6 +31,7 @@ OrderedJson candidate_json(const CandidateReport& candidate) {
   json["baseline"] = candidate.baseline;
   json["bits_per_element"] = candidate.bits_per_element;
   json["settings"] = settings_json(candidate.settings);
+  if (candidate.patch) json["checkpoint_patch"] = propagated_json(*candidate.patch);
   OrderedJson& layers = json["layers"] = OrderedJson::array();
   for (const LayerError& layer : candidate.layers) {
     OrderedJson heads = OrderedJson::array();
@@ -95,7 +96,10 @@ std::string to_text(const ValidationReport& report) {
       report.tokens, report.sequence_length, report.scored_positions, report.precision,
       report.perplexity_reference);
   std::size_t width = 11;
-  for (const auto& c : report.candidates) width = std::max(width, c.name.size());
+  const auto patch_name = [](const CandidateReport& c) { return "(" + c.name + ": patch alone)"; };
+  for (const auto& c : report.candidates) {
+    width = std::max(width, c.patch ? patch_name(c).size() : c.name.size());
+  }
   text += fmt::format("{:<{}}  {:>10}  {:>9}  {:>17}  {:>8}  {:>6}  {:>12}  {:>10}  {:>5}\n",
                       "rotation", width, "perplexity", "increase", "KL (nats)", "KL p99", "top-1",
                       "output error", "logit rmse", "bits");
@@ -112,7 +116,10 @@ std::string to_text(const ValidationReport& report) {
     }
     text += '\n';
   };
-  for (const auto& c : report.candidates) row(c.name, c.propagated, &c);
+  for (const auto& c : report.candidates) {
+    row(c.name, c.propagated, &c);
+    if (c.patch) row(patch_name(c), *c.patch, nullptr);
+  }
   if (report.noise_floor) row("(noise floor)", *report.noise_floor, nullptr);
   text +=
       "\nLower is better everywhere but top-1. Output error and logit rmse are means over the "

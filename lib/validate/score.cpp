@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "oscar/core/error.h"
@@ -26,6 +27,12 @@ struct Scored {
   const Candidate* candidate;
   std::unique_ptr<QuantisedAttention> propagated, local;
   std::unique_ptr<LocalError> local_error;
+  int stream = 0;
+  Divergence divergence;
+};
+
+/// The stream of a patch's weights without quantisation.
+struct PatchedStream {
   int stream = 0;
   Divergence divergence;
 };
@@ -108,17 +115,23 @@ Scores score(const Checkpoint& checkpoint, const TokenBatch& batch,
                        {.device = options.device, .precision = options.precision});
   std::vector<Scored> scored;
   std::vector<DecoderStream::HookRegistration> registrations;
+  std::map<const CheckpointPatch*, PatchedStream> patches;
   for (const Candidate& candidate : candidates) {
+    const CheckpointPatch* patch = candidate.patch.get();
+    if (patch != nullptr && !patches.contains(patch)) {
+      patches[patch].stream = stream.add_stream({}, patch);
+    }
     Scored s{&candidate};
     const auto attention = [&] {
       return std::make_unique<QuantisedAttention>(candidate.pair, candidate.settings,
                                                   options.precision, options.device);
     };
     s.propagated = attention();
-    s.stream = stream.add_stream(stream_attention(*s.propagated));
+    s.stream = stream.add_stream(stream_attention(*s.propagated), patch);
     if (options.local_errors) {
       s.local = attention();
-      s.local_error = std::make_unique<LocalError>(*s.local, options.first_scored_position);
+      s.local_error = std::make_unique<LocalError>(
+          *s.local, patch == nullptr ? 0 : patches.at(patch).stream, options.first_scored_position);
       registrations.push_back(stream.add_hook(*s.local_error));
     }
     scored.push_back(std::move(s));
@@ -129,6 +142,9 @@ Scores score(const Checkpoint& checkpoint, const TokenBatch& batch,
   Divergence floor;
   std::vector<std::pair<int, Divergence*>> divergences;
   for (Scored& s : scored) divergences.emplace_back(s.stream, &s.divergence);
+  for (auto& [patch, patched] : patches) {
+    divergences.emplace_back(patched.stream, &patched.divergence);
+  }
   const bool with_floor = options.noise_floor && options.precision == Precision::bf16;
   if (with_floor) {
     divergences.emplace_back(stream.add_stream(stream_attention(unquantised)), &floor);
@@ -155,6 +171,7 @@ Scores score(const Checkpoint& checkpoint, const TokenBatch& batch,
     entry.settings = s.candidate->settings;
     entry.propagated = s.divergence.result();
     if (s.local_error) entry.layers = s.local_error->layers();
+    if (s.candidate->patch) entry.patch = patches.at(s.candidate->patch.get()).divergence.result();
     entry.bits_per_element =
         bits_per_element(s.candidate->settings, checkpoint.config(), batch.sequence_length);
     scores.candidates.push_back(std::move(entry));

@@ -23,7 +23,6 @@ ServedSettings SettingOverrides::apply(ServedSettings settings) const {
 
 ValidationReport validate(const ValidateOptions& options) {
   const auto checkpoint = Checkpoint::open(options.model);
-  const ModelConfig& config = checkpoint->config();
   const Tokenizer tokenizer = Tokenizer::load(options.model);
   const TokenBatch batch = load_prompts(
       tokenizer, ChatTemplate::load(options.chat_template, options.model), options.prompts);
@@ -41,7 +40,7 @@ ValidationReport validate(const ValidateOptions& options) {
   report.max_perplexity_increase = options.max_perplexity_increase;
 
   const std::vector<Candidate> candidates =
-      load_candidates(options, config, report.model_fingerprint, report.dataset_sha256);
+      load_candidates(options, *checkpoint, report.dataset_sha256);
 
   Scores scores = score(*checkpoint, batch, candidates,
                         {.device = options.device,

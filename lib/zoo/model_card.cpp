@@ -72,6 +72,15 @@ tags:
         "(the "
         "mean) or the rotation itself (the read sides).\n\n";
   }
+  if (folder.patch_file) {
+    const std::string patch = folder.patch_file->filename().string();
+    card += fmt::format(
+        "**The weights must be patched.** `{}` holds other values for some tensors of the model, "
+        "under their own names; serve a copy of the model with them, or the rotations do not "
+        "work. Weights patched in this way attend almost as before over the context that the "
+        "patch was made for.\n\n",
+        patch);
+  }
   card += fmt::format(
       "## How to use it\n\n"
       "Point the serving engine's OSCAR option for key and value rotations at the two files, with "

@@ -85,6 +85,7 @@ PairFolder load_pair(const fs::path& folder) {
   result.pair.key = load_rotations(result.key_file, Side::key);
   result.pair.value = load_rotations(result.value_file, Side::value);
   check_fits(result.pair, folder);
+  if (fs::exists(folder / kPatchFileName)) result.patch_file = folder / kPatchFileName;
   return result;
 }
 

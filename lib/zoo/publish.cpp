@@ -94,17 +94,22 @@ Published publish(const PublishOptions& options) {
   try {
     fs::create_directory(temporary);
     write_file(temporary / "README.md", model_card(name, pair));
-    write_pair(temporary, pair.pair, *pair.info, {"README.md"});
+    std::vector<std::string> listed = {"README.md"};
+    if (pair.patch_file) {
+      listed.push_back(pair.patch_file->filename().string());
+      fs::copy_file(*pair.patch_file, temporary / listed.back());
+    }
+    write_pair(temporary, pair.pair, *pair.info, listed);
     fs::remove_all(folder);
     fs::rename(temporary, folder);
   } catch (...) {
     fs::remove_all(temporary, error);
     throw;
   }
-  Published result{folder, {}};
+  Published result{folder,
+                   {folder / pair.key_file.filename(), folder / pair.value_file.filename()}};
+  if (pair.patch_file) result.files.push_back(folder / pair.patch_file->filename());
   for (const char* file : {"manifest.json", "README.md"}) result.files.push_back(folder / file);
-  result.files.insert(result.files.begin(),
-                      {folder / pair.key_file.filename(), folder / pair.value_file.filename()});
   return result;
 }
 

@@ -106,6 +106,30 @@ TEST(AttentionHook, OutputIsCausalAttention) {
   }
 }
 
+TEST(DecoderStream, PatchesOneStreamAlone) {
+  const auto checkpoint = Checkpoint::open(tiny_model());
+  const TokenBatch batch = tiny_tokens();
+  const test::TemporaryFolder folder;
+  const std::string name = "model.layers.1.self_attn.k_proj.weight";
+  const TensorView& original = checkpoint->tensor(name);
+  const PatchTensor zeros{name, original.shape,
+                          std::vector<float>(static_cast<std::size_t>(original.elements()))};
+  write_patch(folder / "patch.safetensors", std::span(&zeros, 1));
+  const auto patch = CheckpointPatch::open(folder / "patch.safetensors", *checkpoint);
+
+  DecoderStream plain(*checkpoint, batch, {}), patched(*checkpoint, batch, {.patch = patch.get()});
+  DecoderStream both(*checkpoint, batch, {});
+  ASSERT_EQ(both.add_stream({}, patch.get()), 1);
+  Counter counter;
+  const auto registration = patched.add_hook(counter);
+  for (DecoderStream* stream : {&plain, &patched, &both}) run_all(*stream);
+  EXPECT_EQ(counter.last.layer, 1);
+  EXPECT_EQ(counter.last.k.abs().max().item().toDouble(), 0);
+  EXPECT_TRUE(at::equal(both.logits(0, 0, 0, 24), plain.logits(0, 0, 0, 24)));
+  EXPECT_TRUE(at::equal(both.logits(1, 0, 0, 24), patched.logits(0, 0, 0, 24)));
+  EXPECT_FALSE(at::allclose(both.logits(0, 0, 0, 24), both.logits(1, 0, 0, 24), 1e-3, 1e-3));
+}
+
 TEST(DecoderStream, DoesNotDependOnChunks) {
   const auto checkpoint = Checkpoint::open(tiny_model());
   const TokenBatch batch = tiny_tokens();

@@ -71,6 +71,7 @@ inline Statistics example(unsigned seed, int samples = 0) {
   result.dataset_sha256 = sha256_hex(std::to_string(seed));
   result.tool_version = "0.1.0";
   result.precision = "fp32";
+  result.patch_sha256 = "cafe";
   result.tokens = 20;
   result.sequences = 2;
   result.sequence_length = 10 + seed;

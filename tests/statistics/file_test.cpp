@@ -44,6 +44,7 @@ TEST_P(StatisticsFile, ComesBackAsItWas) {
   EXPECT_EQ(loaded.dataset_sha256, saved.dataset_sha256);
   EXPECT_EQ(loaded.tool_version, saved.tool_version);
   EXPECT_EQ(loaded.precision, saved.precision);
+  EXPECT_EQ(loaded.patch_sha256, saved.patch_sha256);
   EXPECT_EQ(loaded.tokens, saved.tokens);
   EXPECT_EQ(loaded.sequences, saved.sequences);
   EXPECT_EQ(loaded.sequence_length, saved.sequence_length);

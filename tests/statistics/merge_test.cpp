@@ -97,6 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "different models"},
         Difference{"tokenizer", [](Statistics& s) { s.tokenizer_fingerprint = "others"; },
                    "different tokenizers"},
+        Difference{"patch", [](Statistics& s) { s.patch_sha256 = "1"; },
+                   "different checkpoint patches"},
         Difference{"precision", [](Statistics& s) { s.precision = "bf16"; }, "different precision"},
         Difference{"a layer less", [](Statistics& s) { s.layers.erase(7); },
                    "layers cannot be merged"},

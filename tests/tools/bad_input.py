@@ -160,6 +160,53 @@ def rotations(work):
                  output=work.folder / "zoo")
 
 
+def write_patch(path, name, count):
+    values = struct.pack(f"<{count}f", *([1.25] * count))
+    header = json.dumps({name: {"dtype": "F32", "shape": [count], "data_offsets": [0, len(values)]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + values)
+    return path
+
+
+def patches(work):
+    """A patch goes along with what was made with it, and nothing is made without it."""
+    other = write_patch(work.folder / "other.safetensors", "model.layers.9.input_layernorm.weight", 32)
+    work.calibrate("a patch for another model", "is not one of the decoder layers", "--patch", other)
+    work.calibrate("no such patch", "absent.safetensors", "--patch", work.folder / "absent.safetensors")
+    patch = write_patch(work.folder / "patch.safetensors", "model.layers.1.input_layernorm.weight", 32)
+    made, fitted = work.folder / "patched", work.folder / "fitted"
+    common = ["--device", "cpu", "--progress", "none"]
+    text = ["--prompts", work.text, "--tokens", "640", "--sequence-length", "128", *common]
+    windows = ["--sink", "8", "--recent", "16"]
+    report = work.folder / "patched.json"
+    for command in (["oscar-calibrate", work.model, "--patch", patch, "--output", made, *text],
+                    ["oscar-calibrate", "fit", made / "statistics.h5", "--output", fitted, "--device", "cpu"],
+                    ["oscar-validate", work.model, fitted, *text, *windows, "--json", report],
+                    ["oscar-export", made, work.folder / "patched-zoo"]):
+        result = work.run(*command)
+        if result.returncode != 0:
+            print(result.stderr)
+            FAILURES.append(f"a patch through {command[0]}")
+            return
+    scored = json.loads(report.read_text())["candidates"]
+    listed = [entry["name"] for entry in json.loads((fitted / "manifest.json").read_text())["files"]]
+    published = list((work.folder / "patched-zoo").rglob("checkpoint_patch.safetensors"))
+    if not (scored["fitted"]["checkpoint_patch"]["kld_mean"] > 0 and "checkpoint_patch" not in scored["hadamard"]
+            and "checkpoint_patch.safetensors" in listed and len(published) == 1
+            and published[0].read_bytes() == patch.read_bytes()):
+        FAILURES.append("a patch goes along")
+    alone = work.folder / "alone"
+    alone.mkdir()
+    shutil.copy(made / "statistics.h5", alone)
+    refused = work.folder / "refused"
+    work.refuses("statistics without their patch", "put the patch there", "oscar-calibrate", "fit", alone / "statistics.h5",
+                 "--output", refused, "--device", "cpu", output=refused)
+    shutil.copy(other, alone / "checkpoint_patch.safetensors")
+    work.refuses("statistics beside another patch", "is another", "oscar-calibrate", "fit", alone / "statistics.h5",
+                 "--output", refused, "--device", "cpu", output=refused)
+    work.refuses("a model without key biases", "has no key biases", "oscar-calibrate", "key-bias", work.model, "--statistics",
+                 made / "statistics.h5", "--context", "64", "--output", refused, output=refused)
+
+
 def full_disk(work):
     mount = work.folder / "small"
     mount.mkdir()
@@ -192,7 +239,13 @@ def main(binaries, fixtures):
                      "--device", "tpu", output=work.folder / "refused")
         work.calibrate("unknown option", "--frobnicate", "--frobnicate")
         work.calibrate("a layer that is not there", "the model has layers 0 to 1", "--layers", "7")
+        work.calibrate("groups that nothing chooses from", "--groups needs --objective auto", "--groups", "8,16")
+        work.calibrate("auto told what to choose", "are what --objective auto chooses", "--objective", "auto", "--composition", "r_h")
+        work.calibrate("too little text to choose on", "--held-out-tokens 4096 were asked for", "--objective", "auto")
+        work.refuses("auto without a model", "so it needs MODEL", "oscar-calibrate", "fit", work.folder / "absent.h5", "--objective",
+                     "auto", "--output", work.folder / "refused", output=work.folder / "refused")
         rotations(work)
+        patches(work)
         full_disk(work)
     print(f"{len(FAILURES)} failed: {FAILURES}" if FAILURES else "all refused as they should be")
     sys.exit(1 if FAILURES else 0)

@@ -57,6 +57,23 @@ class Folder : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
+TEST_F(Folder, PublishesThePatchThatThePairNeeds) {
+  const fs::path folder = write(good_pair());
+  EXPECT_FALSE(load_pair(folder).patch_file);
+  write_file(folder / kPatchFileName, "patch");
+  write_pair(folder, good_pair(), info(), {kPatchFileName});
+  ASSERT_TRUE(load_pair(folder).patch_file);
+  PublishOptions options;
+  options.rotations = folder;
+  options.zoo = folder_ / "zoo";
+  const Published published = publish(options);
+  EXPECT_EQ(read_file(published.folder / kPatchFileName), "patch");
+  EXPECT_NE(read_file(published.folder / "README.md").find("weights must be patched"),
+            std::string::npos);
+  write_file(folder / kPatchFileName, "other");
+  EXPECT_THROW_WITH(load_pair(folder), InputError, "checkpoint_patch.safetensors differs");
+}
+
 TEST_F(Folder, KeepsThePairAndWhatIsKnownOfIt) {
   const PairFolder loaded = load_pair(write(good_pair()));
   EXPECT_EQ(loaded.pair.key.layers.at(1).rotation, good_pair().key.layers.at(1).rotation);

@@ -19,6 +19,7 @@ namespace oscar {
 struct CalibrateOptions {
   std::filesystem::path model;
   std::filesystem::path output;
+  std::optional<std::filesystem::path> patch;  ///< a CheckpointPatch that the weights get first
   PromptOptions prompts;
   std::string chat_template = "auto";
   std::string precision = "auto";
@@ -68,6 +69,7 @@ CalibratePlan plan_calibration(const CalibrateOptions& options);
 CalibrateResult calibrate(const CalibrateOptions& options);
 
 /// Refits from statistics.h5 without the model and writes the pair and manifest.json into `output`.
+/// Where the weights were patched, the patch is expected beside the statistics and goes along.
 CalibrateResult fit_statistics(const std::filesystem::path& statistics,
                                const std::filesystem::path& output, const FitOptions& fit,
                                const Device& device, bool force);

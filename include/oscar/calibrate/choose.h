@@ -46,9 +46,10 @@ struct Choice {
 /// that takes each layer from the preset with the smallest error there, and what helped of these
 /// together; such a change is taken only where its gain, position by position, is more than chance
 /// (PairedGain::is_clear). The released recipe is always among the trials, so the choice is never
-/// worse on that text.
-Choice choose(const Checkpoint& checkpoint, const Statistics& statistics,
-              const TokenBatch& held_out, const Selection& selection, const ScoreOptions& options);
+/// worse on that text. `patch` is what the weights behind the statistics had, or null.
+Choice choose(const Checkpoint& checkpoint, const std::shared_ptr<const CheckpointPatch>& patch,
+              const Statistics& statistics, const TokenBatch& held_out, const Selection& selection,
+              const ScoreOptions& options);
 
 /// The trials and the choice: for a manifest, and as a table for people.
 OrderedJson to_json(const Choice& choice);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "oscar/checkpoint/checkpoint.h"
+#include "oscar/checkpoint/checkpoint_patch.h"
 #include "oscar/core/device.h"
 #include "oscar/model/attention_hook.h"
 #include "oscar/text/prompts.h"
@@ -29,6 +30,7 @@ struct StreamOptions {
       0;  ///< tokens that pass through the linear layers at once; 0: by device
   bool check_finite =
       true;  ///< non-finite activations throw, naming layer, head, sequence and token
+  const CheckpointPatch* patch = nullptr;  ///< of stream 0; must outlive the stream
 };
 
 /// Causal attention of one sequence. The default is exact; a candidate stream puts the INT2 cache
@@ -54,9 +56,9 @@ class DecoderStream {
   DecoderStream(const DecoderStream&) = delete;
   DecoderStream& operator=(const DecoderStream&) = delete;
 
-  /// Adds a stream with hidden states of its own and another attention; before the first layer
-  /// only. Returns its index.
-  int add_stream(AttentionFunction attention);
+  /// Adds a stream with hidden states of its own, another attention and perhaps patched weights
+  /// (the patch must outlive the stream); before the first layer only. Returns its index.
+  int add_stream(AttentionFunction attention, const CheckpointPatch* patch = nullptr);
 
   /// Keeps a hook registered while it lives.
   class [[nodiscard]] HookRegistration;

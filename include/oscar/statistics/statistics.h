@@ -78,7 +78,8 @@ struct Statistics {
   std::string tokenizer_fingerprint;  ///< Tokenizer::fingerprint()
   std::string dataset_sha256;         ///< TokenBatch::sha256()
   std::string tool_version;
-  std::string precision;  ///< of the forward pass: "fp32" or "bf16"
+  std::string precision;     ///< of the forward pass: "fp32" or "bf16"
+  std::string patch_sha256;  ///< of the CheckpointPatch that the weights had; empty: none
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   std::int64_t sequence_length = 0;

@@ -11,7 +11,8 @@
 
 namespace oscar {
 
-/// Local error of one query head: measured on the reference stream's own q, k, v. Lower is better.
+/// Local error of one query head: measured on the q, k, v of the reference stream, or of the
+/// unquantised stream with the candidate's patched weights. Lower is better.
 struct HeadError {
   double output_relative_error = 0;  ///< Σ|ô - o|² / Σ|o|² of the attention output before W_o
   double logit_rmse = 0;  ///< rms of (q k̂ᵀ - q kᵀ)/sqrt(D) over (query, INT2 key) pairs
@@ -48,6 +49,8 @@ struct CandidateReport {
   ServedSettings settings;
   PropagatedError propagated;
   std::vector<LayerError> layers;
+  /// What the candidate's patched weights lose alone, without quantisation.
+  std::optional<PropagatedError> patch;
   double bits_per_element =
       0;  ///< of the whole cache at this sequence length, bf16 windows included
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@ struct Candidate {
   bool baseline = false;
   RotationPair pair;
   ServedSettings settings;
+  std::shared_ptr<const CheckpointPatch> patch;  ///< weights that it is served with; null: as are
 };
 
 struct ScoreOptions {
@@ -39,9 +41,9 @@ struct Scores {
   std::vector<CandidateReport> candidates;
 };
 
-/// Streams the reference and every candidate through the model in step: one pass over the weights.
-/// Every pair must fit the model (check_fits). Throws InputError for sequences too short to score
-/// or to quantise, and Interrupted.
+/// Streams the reference, every candidate and every patch without quantisation through the model in
+/// step: one pass over the weights. Every pair must fit the model (check_fits). Throws InputError
+/// for sequences too short to score or to quantise, and Interrupted.
 Scores score(const Checkpoint& checkpoint, const TokenBatch& batch,
              std::span<const Candidate> candidates, const ScoreOptions& options);
 

@@ -40,18 +40,23 @@ struct PairInfo {
   std::optional<OrderedJson> validation;   ///< summary of a validation report, when there is one
 };
 
+/// What a CheckpointPatch is called in the folder of the pair that needs it.
+inline constexpr const char* kPatchFileName = "checkpoint_patch.safetensors";
+
 /// A folder that holds one pair, its manifest.json, and perhaps statistics.h5.
 struct PairFolder {
   RotationPair pair;
   std::filesystem::path key_file;
   std::filesystem::path value_file;
   std::optional<PairInfo> info;  ///< from manifest.json, where there is one
+  /// The CheckpointPatch that the weights need for this pair, where the folder holds one.
+  std::optional<std::filesystem::path> patch_file;
 };
 
 /// Writes the two files and manifest.json (schema "oscar-manifest": sha256 and size of every file,
 /// provenance, settings, tool version) into an existing folder; other files of the folder named in
-/// `also_listed` (statistics.h5) are hashed into the manifest too. manifest.json is written last.
-/// Bytes do not depend on the time.
+/// `also_listed` (statistics.h5, a checkpoint patch) are hashed into the manifest too.
+/// manifest.json is written last. Bytes do not depend on the time.
 void write_pair(const std::filesystem::path& folder, const RotationPair& pair, const PairInfo& info,
                 const std::vector<std::string>& also_listed = {});
 
