@@ -95,8 +95,9 @@ std::int64_t samples_to_keep(const CalibrateOptions& options) {
 }
 
 CalibratePlan plan_for(const Input& input, const CalibrateOptions& options) {
-  return make_plan(input.checkpoint->config(), input.tokens, input.precision, options.device,
-                   samples_to_keep(options));
+  return make_plan(input.checkpoint->config(), input.tokens, input.held_out,
+                   options.selection ? most_trials(*options.selection) : 0, input.precision,
+                   options.device, samples_to_keep(options));
 }
 
 OrderedJson identity(const Input& input, const CalibrateOptions& options) {

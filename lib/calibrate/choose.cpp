@@ -17,6 +17,22 @@ constexpr const char* kPresets[] = {"hadamard", "reference", "layer-offset", "he
                                     "stretch"};
 constexpr double kClipStep = 0.02;
 
+/// What is scored first: the presets that the target loads, trained too if asked for.
+std::vector<std::pair<std::string, FitOptions>> presets_to_try(const Selection& selection) {
+  std::vector<std::pair<std::string, FitOptions>> result;
+  for (const char* name : kPresets) {
+    FitOptions options;
+    apply_objective(options, name);
+    if (!can_load(selection.target, options)) continue;
+    result.emplace_back(name, options);
+    if (selection.training_steps > 0 && options.composition == Composition::r_o) {
+      options.training.steps = selection.training_steps;
+      result.emplace_back(fmt::format("{}, trained", name), options);
+    }
+  }
+  return result;
+}
+
 /// Trials that were scored, and those that wait for it.
 class Trials {
  public:
@@ -207,19 +223,18 @@ std::size_t refine(Trials& trials, std::size_t chosen, const Statistics& statist
 
 }  // namespace
 
+int most_trials(const Selection& selection) {
+  constexpr int kClips = 4, kMixture = 1, kTogether = 1;
+  return static_cast<int>(presets_to_try(selection).size() + selection.groups.size()) + kClips +
+         kMixture + kTogether;
+}
+
 Choice choose(const Checkpoint& checkpoint, const std::shared_ptr<const CheckpointPatch>& patch,
               const Statistics& statistics, const TokenBatch& held_out, const Selection& selection,
               const ScoreOptions& options) {
   Trials trials(checkpoint, patch, statistics, held_out, options);
-  for (const char* name : kPresets) {
-    FitOptions fit_options;
-    apply_objective(fit_options, name);
-    if (!can_load(selection.target, fit_options)) continue;
+  for (const auto& [name, fit_options] : presets_to_try(selection)) {
     trials.fit_preset(name, fit_options);
-    if (selection.training_steps > 0 && fit_options.composition == Composition::r_o) {
-      fit_options.training.steps = selection.training_steps;
-      trials.fit_preset(fmt::format("{}, trained", name), fit_options);
-    }
   }
   trials.score_waiting(true);
   const auto best = std::min_element(

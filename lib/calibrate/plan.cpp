@@ -31,9 +31,12 @@ double measured_rate(std::int64_t hidden, std::int64_t rows, Precision precision
 
 }  // namespace
 
-CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& batch, Precision precision,
+CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& batch,
+                        const TokenBatch& held_out, int trials, Precision precision,
                         const Device& device, std::int64_t samples) {
   CalibratePlan plan;
+  plan.held_out_tokens = held_out.tokens();
+  plan.trials = trials;
   plan.tokens = batch.tokens();
   plan.sequences = static_cast<std::int64_t>(batch.sequences.size());
   plan.layers = config.layers;
@@ -62,15 +65,21 @@ CalibratePlan make_plan(const ModelConfig& config, const TokenBatch& batch, Prec
       config.layers * statistics;
   plan.disk_bytes = 2 * config.layers * statistics + 2 * hidden;
 
-  double attended = 0;  // (query, key) pairs of the causal mask
-  for (const auto& sequence : batch.sequences) {
-    const auto length = static_cast<double>(sequence.size());
-    attended += length * (length + 1) / 2;
-  }
-  const double operations =
-      config.layers * (2.0 * static_cast<double>(layer_weights) * static_cast<double>(plan.tokens) +
-                       4.0 * attended * static_cast<double>(q_width));
-  plan.seconds = operations / measured_rate(config.hidden_size, chunk, precision, device);
+  const auto operations = [&](const TokenBatch& text) {
+    double attended = 0;  // (query, key) pairs of the causal mask
+    for (const auto& sequence : text.sequences) {
+      const auto length = static_cast<double>(sequence.size());
+      attended += length * (length + 1) / 2;
+    }
+    return config.layers *
+           (2.0 * static_cast<double>(layer_weights) * static_cast<double>(text.tokens()) +
+            4.0 * attended * static_cast<double>(q_width));
+  };
+  constexpr double kRounds = 3;  // of a choice: each streams the reference beside its trials
+  plan.seconds = (operations(batch) + (trials + kRounds) * operations(held_out)) /
+                 measured_rate(config.hidden_size, chunk, precision, device);
+  if (trials > 0)
+    plan.memory_bytes += (trials + 1) * held_out.tokens() * config.hidden_size * bytes;
   return plan;
 }
 

@@ -129,11 +129,17 @@ OrderedJson to_json(const CalibrateResult& result) {
 }
 
 std::string to_text(const CalibratePlan& plan, const Device& device) {
-  return fmt::format(
-      "A run would read {} tokens in {} sequences through {} layers in {} on {}.\n"
-      "Memory: about {}. Disk: {}. Time: about {}.\nNothing was written.\n",
-      plan.tokens, plan.sequences, plan.layers, plan.precision, describe(device),
-      format_bytes(plan.memory_bytes), format_bytes(plan.disk_bytes), format_seconds(plan.seconds));
+  std::string text =
+      fmt::format("A run would read {} tokens in {} sequences through {} layers in {} on {}",
+                  plan.tokens, plan.sequences, plan.layers, plan.precision, describe(device));
+  if (plan.trials > 0) {
+    text += fmt::format(", and score up to {} rotations on {} tokens more", plan.trials,
+                        plan.held_out_tokens);
+  }
+  return text +
+         fmt::format(".\nMemory: about {}. Disk: {}. Time: about {}.\nNothing was written.\n",
+                     format_bytes(plan.memory_bytes), format_bytes(plan.disk_bytes),
+                     format_seconds(plan.seconds));
 }
 
 OrderedJson to_json(const CalibratePlan& plan) {
@@ -142,6 +148,8 @@ OrderedJson to_json(const CalibratePlan& plan) {
           {"tokens", plan.tokens},
           {"sequences", plan.sequences},
           {"layers", plan.layers},
+          {"held_out_tokens", plan.held_out_tokens},
+          {"trials", plan.trials},
           {"precision", plan.precision},
           {"memory_bytes", plan.memory_bytes},
           {"disk_bytes", plan.disk_bytes},

@@ -34,6 +34,21 @@ TEST_F(Prompts, CutsATextIntoConsecutiveSequences) {
   EXPECT_EQ(batch.tokens(), 20);
 }
 
+TEST_F(Prompts, SplitsABatchWhereReadingLessWouldHaveEnded) {
+  const auto path =
+      file("a.txt", "The cache keeps what attention has read, and two bits then suffice. 1789");
+  const TokenBatch all = load({.files = {path}, .tokens = 21, .sequence_length = 8});
+  const TokenBatch less = load({.files = {path}, .tokens = 13, .sequence_length = 8});
+  const auto [first, rest] = split(all, 13);
+  EXPECT_EQ(first.sequences, less.sequences);
+  EXPECT_EQ(first.sha256(), less.sha256());
+  EXPECT_EQ(rest.tokens(), 8);
+  EXPECT_EQ(rest.sequences.front(),
+            (std::vector<TokenId>(all.sequences[1].begin() + 5, all.sequences[1].end())));
+  EXPECT_EQ(rest.sequence_length, 8);
+  EXPECT_THROW_WITH(split(all, 21), InputError, "21");
+}
+
 TEST_F(Prompts, GivesEachDocumentASequence) {
   const auto path = file("a.jsonl",
                          "{\"text\": \"The cache keeps what attention has read\"}\n\n"

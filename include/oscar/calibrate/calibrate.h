@@ -39,6 +39,8 @@ struct CalibratePlan {
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   int layers = 0;
+  std::int64_t held_out_tokens = 0;  ///< that --objective auto chooses on
+  int trials = 0;                    ///< that it makes at most
   std::string precision;
   std::int64_t memory_bytes = 0;  ///< estimated peak of the process, libraries included
   std::int64_t disk_bytes = 0;    ///< what the output folder needs, the resume state included

@@ -51,6 +51,9 @@ Choice choose(const Checkpoint& checkpoint, const std::shared_ptr<const Checkpoi
               const Statistics& statistics, const TokenBatch& held_out, const Selection& selection,
               const ScoreOptions& options);
 
+/// How many trials choose() makes at most.
+int most_trials(const Selection& selection);
+
 /// The trials and the choice: for a manifest, and as a table for people.
 OrderedJson to_json(const Choice& choice);
 std::string to_text(const Choice& choice);
