@@ -168,8 +168,9 @@ void expect_model(const Device& device, const DecodeCase& c, unsigned seed) {
   Run run(device, c, seed);
   for (int step = 0; step < c.steps; ++step) {
     const double error = run.step();
+    // On the CPU codes meet queries and weights of 16 bits; on CUDA, fp16.
     ASSERT_LE(error,
-              device.is_cuda() ? (c.fp32_output ? 2e-3 : 4e-3) : (c.fp32_output ? 3e-6 : 3e-3))
+              device.is_cuda() ? (c.fp32_output ? 2e-3 : 4e-3) : (c.fp32_output ? 1e-4 : 3e-3))
         << testing::PrintToString(c) << ", step " << step << ", seed " << seed;
     for (std::size_t r = 0; r < c.prompts.size(); ++r) {
       const CacheModel::Request& expected = run.model().request(static_cast<int>(r));
@@ -354,7 +355,7 @@ void expect_teacher_forced(const Device& device) {
   step.scale = problem.scale;
   attend(view, step, {device, nullptr});
   EXPECT_LE(relative_error(decoded.values(), {expected.begin(), expected.end()}),
-            device.is_cuda() ? 4e-3 : 1e-5);
+            device.is_cuda() ? 4e-3 : 1e-4);
 }
 
 TEST(DecodeTokenByToken, CpuEqualsTeacherForced) {

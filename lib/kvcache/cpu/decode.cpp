@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "kvcache/backend.h"
@@ -11,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "kvcache/cpu/decode.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h, which includes this file again for each instruction set.
+#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kvcache/cpu/rows-inl.h"
@@ -33,46 +35,12 @@ inline constexpr int kKeysAtOnce = 4, kQuartersAtOnce = 4;
 #else
 inline constexpr int kKeysAtOnce = 2, kQuartersAtOnce = 2;
 #endif
-
-/// Rows of fp32. Both kinds of rows give vector i of each quarter of a row in order.
-struct FloatRows {
-  const float* data;
-  std::size_t stride, quarter;
-
-  struct Cursor {
-    const float* at;
-    std::size_t quarter;
-    HWY_INLINE FloatVector next() {
-      const FloatVector value = hn::LoadU(Float(), at);
-      at += quarter;
-      return value;
-    }
-  };
-  HWY_INLINE Cursor cursor(int row, std::size_t i, int first_quarter) const {
-    return {data + row * stride + first_quarter * quarter + i, quarter};
-  }
-};
-
-/// Rows of codes: byte i holds channel i of each quarter. Their values are the codes themselves.
-struct CodedTileRows {
-  const std::uint8_t* const* rows;
-
-  struct Cursor {
-    hn::Vec<hn::RebindToSigned<Float>> crumbs;
-    HWY_INLINE FloatVector next() {
-      const hn::RebindToSigned<Float> integers;
-      const FloatVector value = hn::ConvertTo(Float(), hn::And(crumbs, hn::Set(integers, 3)));
-      crumbs = hn::ShiftRight<2>(crumbs);
-      return value;
-    }
-  };
-  HWY_INLINE Cursor cursor(int row, std::size_t i, int first_quarter) const {
-    const hn::RebindToSigned<Float> integers;
-    const hn::Rebind<std::uint8_t, Float> bytes;
-    const auto four = hn::PromoteTo(integers, hn::LoadU(bytes, rows[row] + i));
-    return {first_quarter == 0 ? four : hn::ShiftRight<4>(four)};
-  }
-};
+// Whether codes meet queries and weights as 16-bit integers, two products an instruction and lane.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#define OSCAR_DECODE_INTEGERS 1
+#else
+#define OSCAR_DECODE_INTEGERS 0
+#endif
 
 /// The sums of four vectors' lanes, in order.
 HWY_INLINE void sum_lanes(const FloatVector (&sums)[4], float* HWY_RESTRICT out) {
@@ -100,63 +68,232 @@ HWY_INLINE void sum_lanes(const FloatVector (&sums)[4], float* HWY_RESTRICT out)
 #endif
 }
 
-/// scores[count][4] = rows · the four queries, [4][stride]. May write three rows more.
-template <class Rows>
-void multiply_keys(const Rows& rows, int count, const float* HWY_RESTRICT query, std::size_t stride,
-                   std::size_t quarter, float* HWY_RESTRICT scores) {
+/// scores[count][4] = rows [count][stride] · the four queries [4][stride]. May write three rows
+/// more.
+void multiply_keys(const float* HWY_RESTRICT rows, int count, const float* HWY_RESTRICT query,
+                   std::size_t stride, float* HWY_RESTRICT scores) {
   const Float d;
   const std::size_t lanes = hn::Lanes(d);
   for (int key = 0; key < count; key += kKeysAtOnce) {
     FloatVector sum[kKeysAtOnce][4];
+    const float* row[kKeysAtOnce];
     for (int k = 0; k < kKeysAtOnce; ++k) {
+      row[k] = rows + std::min(key + k, count - 1) * stride;
       for (int q = 0; q < 4; ++q) sum[k][q] = hn::Zero(d);
     }
-    for (std::size_t i = 0; i < quarter; i += lanes) {
-      typename Rows::Cursor cursors[kKeysAtOnce];
+    for (std::size_t i = 0; i < stride; i += lanes) {
+      FloatVector right[4];
+      for (int q = 0; q < 4; ++q) right[q] = hn::LoadU(d, query + q * stride + i);
       for (int k = 0; k < kKeysAtOnce; ++k) {
-        cursors[k] = rows.cursor(std::min(key + k, count - 1), i, 0);
-      }
-      for (int m = 0; m < 4; ++m) {
-        FloatVector right[4];
-        for (int q = 0; q < 4; ++q) right[q] = hn::LoadU(d, query + q * stride + m * quarter + i);
-        for (int k = 0; k < kKeysAtOnce; ++k) {
-          const FloatVector value = cursors[k].next();
-          for (int q = 0; q < 4; ++q) sum[k][q] = hn::MulAdd(value, right[q], sum[k][q]);
-        }
+        const FloatVector value = hn::LoadU(d, row[k] + i);
+        for (int q = 0; q < 4; ++q) sum[k][q] = hn::MulAdd(value, right[q], sum[k][q]);
       }
     }
     for (int k = 0; k < kKeysAtOnce; ++k) sum_lanes(sum[k], scores + 4 * (key + k));
   }
 }
 
-/// output[4][stride] += weights[count][4]ᵀ · rows
-template <class Rows>
-void add_weighted_values(const Rows& rows, int count, const float* HWY_RESTRICT weights,
-                         std::size_t stride, std::size_t quarter, float* HWY_RESTRICT output) {
+/// output[4][stride] += weights[count][4]ᵀ · rows [count][stride]
+void add_weighted_values(const float* HWY_RESTRICT rows, int count,
+                         const float* HWY_RESTRICT weights, std::size_t stride,
+                         float* HWY_RESTRICT output) {
   const Float d;
-  const std::size_t lanes = hn::Lanes(d);
-  for (std::size_t i = 0; i < quarter; i += lanes) {
-    for (int first = 0; first < 4; first += kQuartersAtOnce) {
-      FloatVector sum[kQuartersAtOnce][4];
-      float* out = output + first * quarter + i;
+  const std::size_t step = kQuartersAtOnce * hn::Lanes(d);
+  for (std::size_t i = 0; i < stride; i += step) {
+    FloatVector sum[kQuartersAtOnce][4];
+    const auto at = [&](int m, int q) { return output + q * stride + i + m * hn::Lanes(d); };
+    for (int m = 0; m < kQuartersAtOnce; ++m) {
+      for (int q = 0; q < 4; ++q) sum[m][q] = hn::LoadU(d, at(m, q));
+    }
+    for (int key = 0; key < count; ++key) {
+      FloatVector weight[4];
+      for (int q = 0; q < 4; ++q) weight[q] = hn::Set(d, weights[4 * key + q]);
       for (int m = 0; m < kQuartersAtOnce; ++m) {
-        for (int q = 0; q < 4; ++q) sum[m][q] = hn::LoadU(d, out + q * stride + m * quarter);
+        const FloatVector value = hn::LoadU(d, rows + key * stride + i + m * hn::Lanes(d));
+        for (int q = 0; q < 4; ++q) sum[m][q] = hn::MulAdd(value, weight[q], sum[m][q]);
       }
-      for (int key = 0; key < count; ++key) {
-        FloatVector weight[4];
-        for (int q = 0; q < 4; ++q) weight[q] = hn::Set(d, weights[4 * key + q]);
-        typename Rows::Cursor cursor = rows.cursor(key, i, first);
+    }
+    for (int m = 0; m < kQuartersAtOnce; ++m) {
+      for (int q = 0; q < 4; ++q) hn::StoreU(sum[m][q], d, at(m, q));
+    }
+  }
+}
+
+#if OSCAR_DECODE_INTEGERS
+
+/// sum + a·b, products of neighbouring lanes together.
+HWY_INLINE hn::Vec256<std::int32_t> add_products(hn::Vec256<std::int32_t> sum,
+                                                 hn::Vec256<std::int16_t> a,
+                                                 hn::Vec256<std::int16_t> b) {
+  return hn::Add(sum, hn::Vec256<std::int32_t>{_mm256_madd_epi16(a.raw, b.raw)});
+}
+#if HWY_TARGET != HWY_AVX2
+HWY_INLINE hn::Vec512<std::int32_t> add_products(hn::Vec512<std::int32_t> sum,
+                                                 hn::Vec512<std::int16_t> a,
+                                                 hn::Vec512<std::int16_t> b) {
+#if HWY_TARGET == HWY_AVX3_DL
+  return hn::Vec512<std::int32_t>{_mm512_dpwssd_epi32(sum.raw, a.raw, b.raw)};
+#else
+  return hn::Add(sum, hn::Vec512<std::int32_t>{_mm512_madd_epi16(a.raw, b.raw)});
+#endif
+}
+#endif
+
+/// As many 16-bit numbers as bytes of codes, one for each quarter in turn.
+template <class D16>
+struct Crumbs {
+  hn::Vec<D16> bytes;
+
+  HWY_INLINE explicit Crumbs(const std::uint8_t* at)
+      : bytes(hn::PromoteTo(D16(), hn::LoadU(hn::Rebind<std::uint8_t, D16>(), at))) {}
+  HWY_INLINE hn::Vec<D16> next() {
+    const hn::Vec<D16> codes = hn::And(bytes, hn::Set(D16(), 3));
+    bytes = hn::ShiftRight<2>(bytes);
+    return codes;
+  }
+  HWY_INLINE void skip_two() { bytes = hn::ShiftRight<4>(bytes); }
+};
+
+/// scores[count][4] = codes · the four queries [4][4·quarter], integers. May write three rows more.
+template <class D16>
+void multiply_codes(const std::uint8_t* const* rows, int count,
+                    const std::int16_t* HWY_RESTRICT query, std::size_t quarter,
+                    float* HWY_RESTRICT scores) {
+  const D16 d;
+  const hn::RepartitionToWide<D16> wide;
+  const std::size_t lanes = hn::Lanes(d);
+  for (int key = 0; key < count; key += kKeysAtOnce) {
+    hn::Vec<decltype(wide)> sum[kKeysAtOnce][4];
+    const std::uint8_t* row[kKeysAtOnce];
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      row[k] = rows[std::min(key + k, count - 1)];
+      for (int q = 0; q < 4; ++q) sum[k][q] = hn::Zero(wide);
+    }
+    for (std::size_t i = 0; i < quarter; i += lanes) {
+      Crumbs<D16> crumbs[kKeysAtOnce] = {
+        Crumbs<D16>(row[0] + i),
+        Crumbs<D16>(row[1] + i),
+#if HWY_TARGET != HWY_AVX2
+        Crumbs<D16>(row[2] + i),
+        Crumbs<D16>(row[3] + i)
+#endif
+      };
+      for (int m = 0; m < 4; ++m) {
+        hn::Vec<D16> right[4];
+        for (int q = 0; q < 4; ++q) right[q] = hn::LoadU(d, query + (4 * q + m) * quarter + i);
+        for (int k = 0; k < kKeysAtOnce; ++k) {
+          const auto codes = crumbs[k].next();
+          for (int q = 0; q < 4; ++q) sum[k][q] = add_products(sum[k][q], codes, right[q]);
+        }
+      }
+    }
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      FloatVector all[4];
+      for (int q = 0; q < 4; ++q) {
+        const auto as_float = hn::ConvertTo(hn::RebindToFloat<decltype(wide)>(), sum[k][q]);
+        if constexpr (std::is_same_v<std::decay_t<decltype(as_float)>, FloatVector>) {
+          all[q] = as_float;
+        } else {
+          all[q] = hn::ZeroExtendVector(Float(), as_float);
+        }
+      }
+      sum_lanes(all, scores + 4 * (key + k));
+    }
+  }
+}
+
+/// Bytes of two rows side by side: paired[count / 2][2·quarter]. A last row without a partner gets
+/// zeros.
+HWY_INLINE void pair_rows(const std::uint8_t* const* rows, int count, std::size_t quarter,
+                          std::uint8_t* HWY_RESTRICT paired) {
+  const hn::Full128<std::uint8_t> d;
+  for (int key = 0; key < count; key += 2, paired += 2 * quarter) {
+    for (std::size_t i = 0; i < quarter; i += 16) {
+      const auto first = hn::LoadU(d, rows[key] + i);
+      const auto second = key + 1 < count ? hn::LoadU(d, rows[key + 1] + i) : hn::Zero(d);
+      hn::StoreU(hn::InterleaveLower(d, first, second), d, paired + 2 * i);
+      hn::StoreU(hn::InterleaveUpper(d, first, second), d, paired + 2 * i + 16);
+    }
+  }
+}
+
+/// output[4][stride] += unit[4] · (weights of pairs of rows)ᵀ · their codes.
+void add_weighted_codes(const std::uint8_t* HWY_RESTRICT paired, int pairs,
+                        const std::int32_t* HWY_RESTRICT weights, const float* unit,
+                        std::size_t quarter, std::size_t stride, float* HWY_RESTRICT output) {
+  const hn::ScalableTag<std::int16_t> d;
+  const hn::RepartitionToWide<decltype(d)> wide;
+  const Float df;
+  const std::size_t channels = hn::Lanes(wide);
+  for (std::size_t i = 0; i < quarter; i += channels) {
+    for (int first = 0; first < 4; first += kQuartersAtOnce) {
+      hn::Vec<decltype(wide)> sum[kQuartersAtOnce][4];
+      for (auto& of_quarter : sum) {
+        for (auto& of_query : of_quarter) of_query = hn::Zero(wide);
+      }
+      for (int pair = 0; pair < pairs; ++pair) {
+        hn::Vec<decltype(d)> weight[4];
+        for (int q = 0; q < 4; ++q) {
+          weight[q] = hn::BitCast(d, hn::Set(wide, weights[4 * pair + q]));
+        }
+        Crumbs<decltype(d)> crumbs(paired + pair * 2 * quarter + 2 * i);
+        if (first != 0) crumbs.skip_two();
         for (int m = 0; m < kQuartersAtOnce; ++m) {
-          const FloatVector value = cursor.next();
-          for (int q = 0; q < 4; ++q) sum[m][q] = hn::MulAdd(value, weight[q], sum[m][q]);
+          const auto codes = crumbs.next();
+          for (int q = 0; q < 4; ++q) sum[m][q] = add_products(sum[m][q], codes, weight[q]);
         }
       }
       for (int m = 0; m < kQuartersAtOnce; ++m) {
-        for (int q = 0; q < 4; ++q) hn::StoreU(sum[m][q], d, out + q * stride + m * quarter);
+        for (int q = 0; q < 4; ++q) {
+          float* out = output + q * stride + (first + m) * quarter + i;
+          hn::StoreU(
+              hn::MulAdd(hn::ConvertTo(df, sum[m][q]), hn::Set(df, unit[q]), hn::LoadU(df, out)),
+              df, out);
+        }
       }
     }
   }
 }
+
+/// row[count] as integers up to 32767, and what one of them stands for; whole vectors.
+HWY_INLINE float round_row(const float* HWY_RESTRICT row, std::size_t count,
+                           std::int16_t* HWY_RESTRICT out) {
+  const Float d;
+  const hn::Rebind<std::int16_t, Float> halves;
+  const std::size_t lanes = hn::Lanes(d);
+  auto highest = hn::Zero(d);
+  for (std::size_t i = 0; i < count; i += lanes) {
+    highest = hn::Max(highest, hn::Abs(hn::LoadU(d, row + i)));
+  }
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, highest));
+  const auto factor = hn::Set(d, largest > 0x1p-100f ? 32767 / largest : 0.0f);
+  for (std::size_t i = 0; i < count; i += lanes) {
+    const auto integers = hn::NearestInt(hn::Mul(hn::LoadU(d, row + i), factor));
+    hn::StoreU(hn::DemoteTo(halves, integers), halves, out + i);
+  }
+  return largest > 0x1p-100f ? largest / 32767 : 0.0f;
+}
+
+/// weights[count][4] as integers up to 32767, two keys' to a word: rounded[count / 2][4]; and what
+/// one stands for. Weights after `count` are zero up to a whole vector.
+HWY_INLINE void round_weights(float* HWY_RESTRICT weights, int count, float* unit,
+                              std::int32_t* HWY_RESTRICT rounded) {
+  const hn::Full128<float> d;
+  const hn::Full128<std::int32_t> integers;
+  auto largest = hn::Set(d, 0x1p-100f);
+  for (int key = 0; key < count; ++key) largest = hn::Max(largest, hn::LoadU(d, weights + 4 * key));
+  const auto factor = hn::Div(hn::Set(d, 32767), largest);
+  hn::StoreU(hn::Mul(largest, hn::Set(d, 1.0f / 32767)), d, unit);
+  const auto integer = [&](int key) HWY_ATTR {
+    return hn::NearestInt(hn::Mul(hn::LoadU(d, weights + 4 * key), factor));
+  };
+  for (int key = 0; key < count; key += 2) {
+    const auto second = key + 1 < count ? integer(key + 1) : hn::Zero(integers);
+    hn::StoreU(hn::Or(integer(key), hn::ShiftLeft<16>(second)), integers, rounded + 2 * key);
+  }
+}
+
+#endif  // OSCAR_DECODE_INTEGERS
 
 constexpr std::size_t kColumn =
     std::size_t{kDecodeTile} * kDecodeQueries;  // of DecodeScratch::pairs
@@ -172,26 +309,73 @@ struct Tile {
 };
 
 HWY_INLINE bool stays_coded(const CodecSettings& codec) {
-  return codec.group == codec.dim && codec.dim % (4 * static_cast<int>(hn::Lanes(Float()))) == 0;
+  return OSCAR_DECODE_INTEGERS && codec.group == codec.dim && codec.dim % 64 == 0;
 }
 
-/// Scale and zero of a coded row four times each, as the scores lie.
-HWY_INLINE void load_pair(const CodecSettings& codec, const ConstCodedRows& coded,
-                          std::int64_t place, int head, float* scale, float* zero) {
-  const std::int64_t at = place * coded.scale_token_stride + head * coded.scale_head_stride;
-  const arithmetic::ScaleZero pair =
-      arithmetic::load_scale_zero(static_cast<const char*>(coded.scales_zeros) +
-                                      at * static_cast<std::int64_t>(bytes_of(codec.scale_type)),
-                                  codec.scale_type, 0);
-  std::fill_n(scale, kDecodeQueries, pair.scale);
-  std::fill_n(zero, kDecodeQueries, pair.zero);
+/// Tokens of a page that follow each other: rows of codes, and scales and zeros four times each, as
+/// the scores lie.
+void load_page(const CodecSettings& codec, const ConstCodedRows& coded, std::int64_t place,
+               int head, int count, const std::uint8_t** rows, float* HWY_RESTRICT scales,
+               float* HWY_RESTRICT zeros) {
+  const std::uint8_t* row =
+      coded.codes + place * coded.code_token_stride + head * coded.code_head_stride;
+  const auto size = static_cast<std::int64_t>(bytes_of(codec.scale_type));
+  const char* pair = static_cast<const char*>(coded.scales_zeros) +
+                     (place * coded.scale_token_stride + head * coded.scale_head_stride) * size;
+  const hn::CappedTag<float, kDecodeQueries> d;
+  // Pages mostly follow each other: what the next tile reads is on its way while this one computes.
+  const std::int64_t ahead = kDecodeTile * coded.code_token_stride;
+  const std::int64_t pairs_ahead = kDecodeTile * coded.scale_token_stride * size;
+  for (int i = 0; i < count; ++i) {
+    rows[i] = row;
+    hwy::Prefetch(row + ahead);
+    hwy::Prefetch(pair + pairs_ahead);
+    const arithmetic::ScaleZero loaded = arithmetic::load_scale_zero(pair, codec.scale_type, 0);
+    for (std::size_t q = 0; q < kDecodeQueries; q += hn::Lanes(d)) {
+      hn::StoreU(hn::Set(d, loaded.scale), d, scales + kDecodeQueries * i + q);
+      hn::StoreU(hn::Set(d, loaded.zero), d, zeros + kDecodeQueries * i + q);
+    }
+    row += coded.code_token_stride;
+    pair += coded.scale_token_stride * size;
+  }
+}
+
+void load_coded(const MixedCacheView& cache, const DecodePart& part, std::int64_t index, Tile& tile,
+                const DecodeScratch& scratch) {
+  const std::int32_t* table =
+      cache.block_table + cache.requests[part.request].slot * cache.pages_per_slot;
+  for (int i = 0; i < tile.count;) {
+    const std::int64_t token = index + i;
+    const auto in_page = static_cast<int>(token % kPageTokens);
+    const int count = std::min(kPageTokens - in_page, tile.count - i);
+    const std::int64_t place = std::int64_t{table[token / kPageTokens]} * kPageTokens + in_page;
+    float* pairs = scratch.pairs + i * kDecodeQueries;
+    if (tile.coded_keys) {
+      load_page(cache.key_codec, cache.key_coded, place, part.kv_head, count, tile.keys + i, pairs,
+                pairs + kColumn);
+    }
+    if (tile.coded_values) {
+      load_page(cache.value_codec, cache.value_coded, place, part.kv_head, count, tile.values + i,
+                pairs + 2 * kColumn, pairs + 3 * kColumn);
+    }
+    for (int j = 0; j < count; ++j) {
+      if (!tile.coded_keys) {
+        decode_row(cache.key_codec, cache.key_coded, place + j, part.kv_head,
+                   scratch.keys + (i + j) * scratch.key_stride);
+      }
+      if (!tile.coded_values) {
+        decode_row(cache.value_codec, cache.value_coded, place + j, part.kv_head,
+                   scratch.values + (i + j) * scratch.value_stride);
+      }
+    }
+    i += count;
+  }
 }
 
 /// Tokens from `begin` on, of one tier, at most `count`.
 Tile load_tile(const MixedCacheView& cache, const DecodePart& part, std::int64_t begin,
                std::int64_t count, const DecodeScratch& scratch) {
   const RequestTiers& request = cache.requests[part.request];
-  const int head = part.kv_head;
   const std::int64_t index = begin - request.sink;
   const bool coded = index >= 0 && index < request.coded;
   const std::int64_t tier_end = index < 0 ? request.sink
@@ -201,41 +385,19 @@ Tile load_tile(const MixedCacheView& cache, const DecodePart& part, std::int64_t
   tile.count = static_cast<int>(std::min(count, tier_end - begin));
   tile.coded_keys = coded && stays_coded(cache.key_codec);
   tile.coded_values = coded && stays_coded(cache.value_codec);
+  if (coded) {
+    load_coded(cache, part, index, tile, scratch);
+    return tile;
+  }
+  const bool sink = index < 0;
+  const ConstRows &keys = sink ? cache.key_sink : cache.key_recent,
+                  &values = sink ? cache.value_sink : cache.value_recent;
   for (int i = 0; i < tile.count; ++i) {
-    float* key = scratch.keys + i * scratch.key_stride;
-    float* value = scratch.values + i * scratch.value_stride;
-    if (coded) {
-      const std::int64_t token = index + i;
-      const std::int64_t page =
-          cache.block_table[request.slot * cache.pages_per_slot + token / kPageTokens];
-      const std::int64_t place = page * kPageTokens + token % kPageTokens;
-      const auto codes = [&](const ConstCodedRows& rows) {
-        return rows.codes + place * rows.code_token_stride + head * rows.code_head_stride;
-      };
-      float* pairs = scratch.pairs + i * kDecodeQueries;
-      if (tile.coded_keys) {
-        tile.keys[i] = codes(cache.key_coded);
-        load_pair(cache.key_codec, cache.key_coded, place, head, pairs, pairs + kColumn);
-      } else {
-        decode_row(cache.key_codec, cache.key_coded, place, head, key);
-      }
-      if (tile.coded_values) {
-        tile.values[i] = codes(cache.value_coded);
-        load_pair(cache.value_codec, cache.value_coded, place, head, pairs + 2 * kColumn,
-                  pairs + 3 * kColumn);
-      } else {
-        decode_row(cache.value_codec, cache.value_coded, place, head, value);
-      }
-    } else if (index < 0) {
-      const std::int64_t place = std::int64_t{request.slot} * cache.sink_places + begin + i;
-      load_row(cache.key_sink, place, head, key);
-      load_row(cache.value_sink, place, head, value);
-    } else {
-      const std::int64_t place =
-          std::int64_t{request.slot} * cache.ring_places + (index + i) % cache.ring_places;
-      load_row(cache.key_recent, place, head, key);
-      load_row(cache.value_recent, place, head, value);
-    }
+    const std::int64_t place =
+        sink ? std::int64_t{request.slot} * cache.sink_places + begin + i
+             : std::int64_t{request.slot} * cache.ring_places + (index + i) % cache.ring_places;
+    load_row(keys, place, part.kv_head, scratch.keys + i * scratch.key_stride);
+    load_row(values, place, part.kv_head, scratch.values + i * scratch.value_stride);
   }
   return tile;
 }
@@ -277,12 +439,13 @@ void finish_logits(const DecodeAttention& problem, const Tile& tile, int block,
   float* scores = scratch.scores;
   for (int phase = 0; phase < kPhases; ++phase) {
     const auto query_sum = of_queries(scratch.query_sum + 4 * block, phase);
+    const auto unit = of_queries(scratch.query_unit + 4 * block, phase);
     for (std::size_t i = phase * lanes; i < padded; i += kPhases * lanes) {
       auto score = hn::LoadU(d, scores + i);
       if (tile.coded_keys) {
         const auto size = hn::LoadU(d, scratch.pairs + i);
         const auto zero = hn::LoadU(d, scratch.pairs + kColumn + i);
-        score = hn::Mul(size, hn::NegMulAdd(zero, query_sum, score));
+        score = hn::Mul(size, hn::NegMulAdd(zero, query_sum, hn::Mul(score, unit)));
       }
       score = hn::Mul(score, scale);
       if (problem.soft_cap > 0) {
@@ -341,17 +504,43 @@ void softmax_tile(const DecodeAttention& problem, const Tile& tile, int block,
   }
 }
 
+/// The products of a tile's keys with a block of queries.
+void multiply_tile(const Tile& tile, int block, [[maybe_unused]] int dim,
+                   const DecodeScratch& scratch) {
+#if OSCAR_DECODE_INTEGERS
+  if (tile.coded_keys) {
+    using Whole = hn::ScalableTag<std::int16_t>;
+    const std::int16_t* query = scratch.rounded_query + block * kDecodeQueries * dim;
+    const std::size_t quarter = dim / 4;
+    if (quarter % hn::Lanes(Whole()) == 0) {
+      multiply_codes<Whole>(tile.keys, tile.count, query, quarter, scratch.scores);
+    } else {
+      multiply_codes<hn::CappedTag<std::int16_t, 16>>(tile.keys, tile.count, query, quarter,
+                                                      scratch.scores);
+    }
+    return;
+  }
+#endif
+  multiply_keys(scratch.keys, tile.count,
+                scratch.query + block * kDecodeQueries * scratch.key_stride, scratch.key_stride,
+                scratch.scores);
+}
+
+/// Zeros behind each row of a tile.
+void clear_padding(float* rows, std::size_t dim, std::size_t stride) {
+  for (int i = 0; dim < stride && i < kDecodeTile; ++i) {
+    std::fill(rows + i * stride + dim, rows + (i + 1) * stride, 0.0f);
+  }
+}
+
 /// Leaves maximum, sum and output of the part in scratch, [query heads].
 void decode_part(const MixedCacheView& cache, const DecodeAttention& problem,
                  const DecodePart& part, const DecodeScratch& scratch) {
   const int queries = scratch.blocks * kDecodeQueries;
   const int dim = cache.key_codec.dim;
-  const std::size_t key_quarter = stays_coded(cache.key_codec) ? dim / 4 : scratch.key_stride / 4;
-  const std::size_t value_quarter =
-      stays_coded(cache.value_codec) ? cache.value_codec.dim / 4 : scratch.value_stride / 4;
   std::fill_n(scratch.query, queries * scratch.key_stride, 0.0f);
-  std::fill_n(scratch.keys, kDecodeTile * scratch.key_stride, 0.0f);
-  std::fill_n(scratch.values, kDecodeTile * scratch.value_stride, 0.0f);
+  clear_padding(scratch.keys, dim, scratch.key_stride);
+  clear_padding(scratch.values, cache.value_codec.dim, scratch.value_stride);
   std::fill_n(scratch.output, queries * scratch.value_stride, 0.0f);
   std::fill_n(scratch.pairs, 4 * kDecodeTile * kDecodeQueries, 0.0f);
   std::fill_n(scratch.scores, kDecodeTile * kDecodeQueries, 0.0f);
@@ -362,32 +551,37 @@ void decode_part(const MixedCacheView& cache, const DecodeAttention& problem,
     float sum = 0;
     for (int i = 0; i < dim; ++i) sum += query[i];
     scratch.query_sum[q] = sum;
+#if OSCAR_DECODE_INTEGERS
+    scratch.query_unit[q] =
+        stays_coded(cache.key_codec) ? round_row(query, dim, scratch.rounded_query + q * dim) : 1;
+#else
+    scratch.query_unit[q] = 1;
+#endif
     scratch.maximum[q] = kNothing;
     scratch.sum[q] = scratch.offset[q] = 0;
   }
-  const FloatRows keys{scratch.keys, scratch.key_stride, key_quarter};
-  const FloatRows values{scratch.values, scratch.value_stride, value_quarter};
   for (std::int64_t begin = part.begin; begin < part.end;) {
     const Tile tile = load_tile(cache, part, begin,
                                 std::min<std::int64_t>(kDecodeTile, part.end - begin), scratch);
     begin += tile.count;
+#if OSCAR_DECODE_INTEGERS
+    const std::size_t value_quarter = cache.value_codec.dim / 4;
+    if (tile.coded_values) pair_rows(tile.values, tile.count, value_quarter, scratch.paired);
+#endif
     for (int block = 0; block < scratch.blocks; ++block) {
-      const float* query = scratch.query + block * kDecodeQueries * scratch.key_stride;
-      float* output = scratch.output + block * kDecodeQueries * scratch.value_stride;
-      if (tile.coded_keys) {
-        multiply_keys(CodedTileRows{tile.keys}, tile.count, query, scratch.key_stride, key_quarter,
-                      scratch.scores);
-      } else {
-        multiply_keys(keys, tile.count, query, scratch.key_stride, key_quarter, scratch.scores);
-      }
+      multiply_tile(tile, block, dim, scratch);
       softmax_tile(problem, tile, block, scratch);
+      float* output = scratch.output + block * kDecodeQueries * scratch.value_stride;
+#if OSCAR_DECODE_INTEGERS
       if (tile.coded_values) {
-        add_weighted_values(CodedTileRows{tile.values}, tile.count, scratch.scores,
-                            scratch.value_stride, value_quarter, output);
-      } else {
-        add_weighted_values(values, tile.count, scratch.scores, scratch.value_stride, value_quarter,
-                            output);
+        float unit[kDecodeQueries];
+        round_weights(scratch.scores, tile.count, unit, scratch.rounded_weights);
+        add_weighted_codes(scratch.paired, (tile.count + 1) / 2, scratch.rounded_weights, unit,
+                           value_quarter, scratch.value_stride, output);
+        continue;
       }
+#endif
+      add_weighted_values(scratch.values, tile.count, scratch.scores, scratch.value_stride, output);
     }
   }
   for (int q = 0; q < queries; ++q) {
@@ -399,6 +593,7 @@ void decode_part(const MixedCacheView& cache, const DecodeAttention& problem,
 }  // namespace HWY_NAMESPACE
 }  // namespace oscar
 HWY_AFTER_NAMESPACE();
+#undef OSCAR_DECODE_INTEGERS
 
 #if HWY_ONCE
 namespace oscar {
@@ -407,7 +602,7 @@ HWY_EXPORT(decode_part);
 namespace cpu {
 namespace {
 
-constexpr std::int64_t kPartTokens = 2048;
+constexpr std::int64_t kPartTokens = 512;
 
 /// The work, so ordered that the heads of one stretch of tokens follow each other: they share cache
 /// lines.

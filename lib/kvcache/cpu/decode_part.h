@@ -23,14 +23,19 @@ struct DecodeScratch {
   int blocks;
   float* query;      ///< [blocks·4][key_stride]
   float* query_sum;  ///< [blocks·4]
-  float* keys;       ///< [kDecodeTile][key_stride]
-  float* values;     ///< [kDecodeTile][value_stride]
-  float* scores;     ///< [kDecodeTile][4]
-  float* pairs;      ///< key scale, key zero, value scale, value zero: each [kDecodeTile][4]
-  float* output;     ///< [blocks·4][value_stride]
-  float* maximum;    ///< [blocks·4]
-  float* sum;        ///< [blocks·4]
-  float* offset;     ///< [blocks·4]: Σ p·s·z of the INT2 tier, to be taken off the output
+  /// The queries as 16-bit integers, [blocks·4][dim], and what one stands for, [blocks·4].
+  std::int16_t* rounded_query;
+  float* query_unit;
+  float* keys;                    ///< [kDecodeTile][key_stride]
+  float* values;                  ///< [kDecodeTile][value_stride]
+  float* scores;                  ///< [kDecodeTile][4]
+  std::int32_t* rounded_weights;  ///< of two tokens' scores, 16 bits each: [kDecodeTile / 2][4]
+  std::uint8_t* paired;           ///< codes of two tokens' values side by side
+  float* pairs;    ///< key scale, key zero, value scale, value zero: each [kDecodeTile][4]
+  float* output;   ///< [blocks·4][value_stride]
+  float* maximum;  ///< [blocks·4]
+  float* sum;      ///< [blocks·4]
+  float* offset;   ///< [blocks·4]: Σ p·s·z of the INT2 tier, to be taken off the output
 
   static std::size_t padded(std::size_t count) {
     return (count + kPadding - 1) / kPadding * kPadding;
@@ -38,8 +43,9 @@ struct DecodeScratch {
   static int blocks_of(int grouped) { return (grouped + kDecodeQueries - 1) / kDecodeQueries; }
   static std::size_t floats(int grouped, int dim, int value_dim) {
     const std::size_t queries = static_cast<std::size_t>(blocks_of(grouped)) * kDecodeQueries;
-    return (queries + kDecodeTile) * (padded(dim) + padded(value_dim)) + 4 * padded(queries) +
-           5 * kDecodeTile * kDecodeQueries;
+    return (queries + kDecodeTile) * (padded(dim) + padded(value_dim)) + 5 * padded(queries) +
+           5 * kDecodeTile * kDecodeQueries + kDecodeTile / 2 * kDecodeQueries +
+           queries * padded(dim) / 2 + kDecodeTile * padded(value_dim) / 16;
   }
   DecodeScratch(float* memory, int grouped, int dim, int value_dim)
       : key_stride(padded(dim)), value_stride(padded(value_dim)), blocks(blocks_of(grouped)) {
@@ -55,6 +61,10 @@ struct DecodeScratch {
     output = take(queries * value_stride);
     scores = take(kDecodeTile * kDecodeQueries);
     pairs = take(4 * kDecodeTile * kDecodeQueries);
+    rounded_weights = reinterpret_cast<std::int32_t*>(take(kDecodeTile / 2 * kDecodeQueries));
+    rounded_query = reinterpret_cast<std::int16_t*>(take(queries * key_stride / 2));
+    paired = reinterpret_cast<std::uint8_t*>(take(kDecodeTile * value_stride / 16));
+    query_unit = take(padded(queries));
     query_sum = take(padded(queries));
     maximum = take(padded(queries));
     sum = take(padded(queries));
